@@ -84,14 +84,11 @@ def play_rules(start: Start, candidates: Sequence[Rule], enough: float) -> dict[
     """Return the outcomes of the rules that can be the choice, by their names: of the first one, and of those that cost
     at most SWAP_MARGIN more than the best before them. If the first one, which swaps nothing, costs `enough` at most,
     no other one is played."""
-    requests = [0.0] * start.tenants
-    for parcel in start.parcels:
-        requests[parcel.tenant] += parcel.requests * parcel.is_entitled
     found: dict[str, PlayOutcome] = {}
     least = inf
     for rule in candidates:
         play, most = Play(start), least + SWAP_MARGIN
-        if all(_cost_of_lateness(play.late_parts(requests)) <= most for _ in play.steps(rule.decide)):
+        if all(_cost_of_lateness(play.late_parts()) <= most for _ in play.steps(rule.decide)):
             found[rule.name] = play.outcome()
             least = min(least, cost(found[rule.name]))
         if least <= enough:

@@ -11,15 +11,18 @@ request runs, and then takes the swap's seconds. A request is in time if it star
 Deviations from a real fleet: a request takes as long in a half-empty batch as in a full one; lengths are means, so a
 drain ends when the expected number is below a half; arrivals of a forecast come at equal distances.
 
-Within the queue of a model entitled requests start first, then those due first.
+Within the queue of a model entitled requests start first, then those due first. This order does not depend on the rule
+that is played, so it is found once for all of them (`Arrivals`).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
+from functools import cached_property
 from math import inf
+from operator import truediv
 from typing import NamedTuple
 
 from dispatcher.policies.planning.fleet import DRAIN_S, rest_s
@@ -30,6 +33,10 @@ DECIDE_S = 2.0
 _DRAINED = 0.5
 _ALONE = 0.6
 """A request alone holds a slot for this part of the time in a full batch."""
+_SHARED = 1.0 - _ALONE
+_HOLD_MIN_S = 1e-9
+_NO_SLOT = 1e-6
+_NOTHING_LEFT = 1e-9
 _MARGIN_S = 2.0
 """A request that starts less than this before it is due counts as late in part: the model is not exact."""
 _LATE_MAX_S = 30.0
@@ -67,7 +74,29 @@ class StartingWorker:
     hold_s: Sequence[float]
 
 
-@dataclass(frozen=True, slots=True)
+class Released(NamedTuple):
+    """Parcels of one model that arrive at one step, by their numbers in Arrivals, and the sums of them."""
+
+    model: int
+    numbers: list[int]
+    requests: float
+    work: float
+
+
+class Arrivals(NamedTuple):
+    """The parcels in the reverse order of their start within a queue, so that the last one of a sorted queue starts
+    first. `owners`: the tenant of an entitled parcel; the number of tenants for all others together. `totals`: the
+    requests of each owner, 1 for one without any. `by_step`: what each step releases."""
+
+    due_s: list[float]
+    requests: list[float]
+    service: list[float]
+    owners: list[int]
+    totals: list[float]
+    by_step: list[list[Released]]
+
+
+@dataclass(frozen=True)
 class Start:
     """The fleet now. `parcels`: in the order of their release. By model: `demand` in workers, and `reload_s`, the
     seconds to load it again."""
@@ -80,14 +109,66 @@ class Start:
     demand: Sequence[float]
     reload_s: Sequence[float]
 
+    @cached_property
+    def unit_s(self) -> list[float]:
+        """By model, the worker seconds of a service unit on the fastest worker."""
+        return [
+            min((each.hold_s[model] / each.slots for each in self.workers if each.swap_s[model] < inf), default=0.0)
+            for model in range(self.models)
+        ]
+
+    @cached_property
+    def per_s(self) -> list[list[float]]:
+        """By worker and model, the service units per second of a full worker."""
+        return [[each.slots / max(_HOLD_MIN_S, hold_s) for hold_s in each.hold_s] for each in self.workers]
+
+    @cached_property
+    def arrivals(self) -> Arrivals:
+        numbers = sorted(
+            range(len(self.parcels)),
+            key=lambda at: (not self.parcels[at].is_entitled, self.parcels[at].due_s, at),
+            reverse=True,
+        )
+        ordered = [self.parcels[at] for at in numbers]
+        owners = [each.tenant if each.is_entitled else self.tenants for each in ordered]
+        by_step = self._by_step(ordered)
+        totals = [0.0] * (self.tenants + 1)
+        for number in (number for step in by_step for released in step for number in released.numbers):
+            totals[owners[number]] += ordered[number].requests
+        return Arrivals(
+            [each.due_s for each in ordered], [each.requests for each in ordered], [each.service for each in ordered],
+            owners, [total or 1.0 for total in totals], by_step,
+        )  # fmt: skip
+
+    def _by_step(self, ordered: Sequence[Parcel]) -> list[list[Released]]:
+        times = [number * (self.horizon_s / STEPS) for number in range(STEPS)]
+        found: list[dict[int, list[int]]] = [{} for _ in times]
+        for number, parcel in enumerate(ordered):
+            step = bisect_left(times, parcel.release_s)
+            if step < STEPS:
+                found[step].setdefault(parcel.model, []).append(number)
+        return [
+            [
+                Released(
+                    model,
+                    numbers,
+                    sum(ordered[at].requests for at in numbers),
+                    sum(ordered[at].requests * ordered[at].service for at in numbers),
+                )
+                for model, numbers in sorted(of_model.items())
+            ]
+            for of_model in found
+        ]
+
 
 @dataclass(slots=True)
 class PlayedWorker:
-    """`model`: what it serves, -1 while it loads or has none. `target`: what it has or will have. `until_s`: end of its
-    loading. `swap_s`: of the swap that it drains for."""
+    """`serves`: the model that it serves, -1 while it swaps or has none. `target`: the model that it has or will have.
+    `until_s`: end of its loading. `swap_s`: of the swap that it drains for. `per_s`: by model (Start)."""
 
     start: StartingWorker
-    model: int
+    per_s: Sequence[float]
+    serves: int
     target: int
     since_s: float
     running: float
@@ -101,11 +182,11 @@ class PlayedWorker:
 
     @property
     def is_swapping(self) -> bool:
-        return self.swap_s > 0.0 or self.until_s < inf
+        return self.serves != self.target
 
     @property
     def free(self) -> float:
-        return 0.0 if self.is_swapping or self.model < 0 else self.start.slots - self.running
+        return 0.0 if self.serves < 0 else self.start.slots - self.running
 
 
 class PlayOutcome(NamedTuple):
@@ -131,37 +212,35 @@ class Play:
         """This counts the requests that wait, by model."""
         self.work = [0.0] * start.models
         """Their service."""
-        self.workers = [_first(each) for each in start.workers]
-        self.unit_s = [
-            min((each.hold_s[model] / each.slots for each in start.workers if each.swap_s[model] < inf), default=0.0)
-            for model in range(start.models)
+        self.workers = [
+            _first_state(worker, per_s) for worker, per_s in zip(start.workers, start.per_s, strict=True)
         ]
-        self._queues: list[list[tuple[bool, float, int]]] = [[] for _ in range(start.models)]
-        self._left = [parcel.requests for parcel in start.parcels]
-        self._next = 0
-        self._late = [0.0] * start.tenants
-        self._counted = [0.0] * start.tenants
-        self._surplus = [0.0, 0.0]
+        self._arrivals = start.arrivals
+        self._queues: list[list[int]] = [[] for _ in range(start.models)]
+        """The numbers of the parcels that wait, by model. The last one starts first."""
+        self._left = list(self._arrivals.requests)
+        self._late = [0.0] * (start.tenants + 1)
         self._swapping_s = 0.0
         self._first_models: tuple[int, ...] = ()
 
     def head_due_s(self, model: int) -> float:
         """Return when the first waiting request of the model is due; infinity without one."""
         queue = self._queues[model]
-        return queue[0][1] if queue else inf
+        return self._arrivals.due_s[queue[-1]] if queue else inf
 
     def may_swap(self, worker: PlayedWorker, model: int) -> bool:
         """Return whether the worker may begin to swap to the model now (fleet.py, `rest_s`)."""
-        swap_s = worker.start.swap_s[model]
-        if worker.is_swapping or swap_s == inf or worker.target == model:
+        target = worker.target
+        if worker.serves != target or target == model:
             return False
-        if worker.target < 0:
-            return True
-        return self.now_s - worker.since_s >= rest_s(worker.last_swap_s, swap_s, self.waiting[worker.target] > 0)
+        swap_s = worker.start.swap_s[model]
+        if target < 0 or swap_s == inf:
+            return swap_s < inf
+        return self.now_s - worker.since_s >= rest_s(worker.last_swap_s, swap_s, self.waiting[target] > 0)
 
     def swap(self, worker: PlayedWorker, model: int) -> None:
         """Begin a swap. A swap that takes no time is one of a millisecond."""
-        worker.target, worker.swap_s = model, max(1e-3, worker.start.swap_s[model])
+        worker.serves, worker.target, worker.swap_s = -1, model, max(1e-3, worker.start.swap_s[model])
         worker.turn, worker.ordered_s = 0.0, self.now_s
 
     def coverage(self) -> list[int]:
@@ -172,9 +251,9 @@ class Play:
                 found[worker.target] += 1
         return found
 
-    def late_parts(self, requests: Sequence[float]) -> list[float]:
+    def late_parts(self) -> list[float]:
         """Return by tenant what is late so far, as a part of its entitled requests of the whole play. It only grows."""
-        return [late / count if count else 0.0 for late, count in zip(self._late, requests, strict=True)]
+        return self._parts()[:-1]
 
     def run(self, decide: Callable[[Play], None]) -> PlayOutcome:
         """Play to the horizon."""
@@ -185,12 +264,11 @@ class Play:
     def steps(self, decide: Callable[[Play], None]) -> Iterator[None]:
         """Play step by step to the horizon; `outcome` comes after the last one."""
         next_s = 0.0
-        for number in range(STEPS):
+        for number, released in enumerate(self._arrivals.by_step):
             self.now_s = number * self.step_s
-            self._release()
+            self._release(released)
             if number:
-                for worker in self.workers:
-                    self._pass_step(worker)
+                self._pass_step()
             if self.now_s >= next_s:
                 if number == 0:
                     self._dispatch()
@@ -205,105 +283,112 @@ class Play:
         """Return what came of it. Call it once."""
         left = self._left_s() / self.start.horizon_s / max(1, len(self.workers))
         self._count_rest()
-        late = tuple(late / count if count else 0.0 for late, count in zip(self._late, self._counted, strict=True))
-        surplus = self._surplus[0] / self._surplus[1] if self._surplus[1] else 0.0
+        *late, surplus = self._parts()
         swapping = self._swapping_s / self.start.horizon_s / max(1, len(self.workers))
-        return PlayOutcome(late, surplus, swapping, left, self._first_models)
+        return PlayOutcome(tuple(late), surplus, swapping, left, self._first_models)
 
-    def _release(self) -> None:
-        parcels = self.start.parcels
-        while self._next < len(parcels) and parcels[self._next].release_s <= self.now_s:
-            parcel = parcels[self._next]
-            heappush(self._queues[parcel.model], (not parcel.is_entitled, parcel.due_s, self._next))
-            self.waiting[parcel.model] += parcel.requests
-            self.work[parcel.model] += parcel.requests * parcel.service
-            self._next += 1
+    def _parts(self) -> list[float]:
+        """Return what is late by owner, as a part of all its requests."""
+        return list(map(truediv, self._late, self._arrivals.totals))
 
-    def _pass_step(self, worker: PlayedWorker) -> None:
-        if worker.is_swapping:
-            self._swapping_s += self.step_s
-        if worker.running and worker.hold_s > 0:
-            hold_s = worker.hold_s * (_ALONE + (1.0 - _ALONE) * worker.running / worker.start.slots)
-            worker.running = max(0.0, worker.running * (1.0 - min(1.0, self.step_s / hold_s)))
-        elif worker.running:
-            worker.running = 0.0
+    def _release(self, released: Sequence[Released]) -> None:
+        for model, numbers, requests, work in released:
+            queue = self._queues[model]
+            queue += numbers
+            queue.sort()
+            self.waiting[model] += requests
+            self.work[model] += work
+
+    def _pass_step(self) -> None:
+        step_s = self.step_s
+        for worker in self.workers:
+            running = worker.running
+            if running:
+                hold_s = worker.hold_s * (_ALONE + _SHARED * running / worker.start.slots)
+                worker.running = running * (1.0 - step_s / hold_s) if hold_s > step_s else 0.0
+            if worker.serves != worker.target:
+                self._pass_swap(worker)
+
+    def _pass_swap(self, worker: PlayedWorker) -> None:
+        self._swapping_s += self.step_s
         if worker.swap_s and (worker.running < _DRAINED or self.now_s - worker.ordered_s >= DRAIN_S):
-            worker.running, worker.model = 0.0, -1
+            worker.running = 0.0
             worker.until_s, worker.swap_s = self.now_s + worker.swap_s, 0.0
         if worker.until_s <= self.now_s:
-            worker.model, worker.since_s, worker.until_s = worker.target, worker.until_s, inf
+            worker.serves, worker.since_s, worker.until_s = worker.target, worker.until_s, inf
             worker.last_swap_s = worker.since_s - worker.ordered_s
 
     def _dispatch(self) -> None:
+        waiting = self.waiting
         for worker in self.workers:
-            if worker.model >= 0 and not worker.is_swapping and self.waiting[worker.model] > 0:
+            if worker.serves >= 0 and waiting[worker.serves] > 0:
                 self._fill(worker)
 
     def _fill(self, worker: PlayedWorker) -> None:
-        model, free = worker.model, worker.start.slots - worker.running
-        queue, hold_s = self._queues[model], worker.start.hold_s[model]
-        while queue and free > 1e-6:
-            number = queue[0][2]
-            parcel, left = self.start.parcels[number], self._left[number]
-            taken = min(free, left)
-            each_s = parcel.service * hold_s
-            worker.hold_s = (worker.running * worker.hold_s + taken * each_s) / (worker.running + taken)
-            worker.running += taken
-            worker.turn += taken
+        """Start waiting requests in the free slots."""
+        model, queue, left = worker.serves, self._queues[worker.serves], self._left
+        service, due_s = self._arrivals.service, self._arrivals.due_s
+        free = idle = worker.start.slots - worker.running
+        work = 0.0
+        while queue and free > _NO_SLOT:
+            number = queue[-1]
+            taken = left[number]
+            if taken > free + _NOTHING_LEFT:
+                left[number] = taken - free
+                taken = free
+            else:
+                queue.pop()
             free -= taken
-            self.waiting[model] -= taken
-            self.work[model] -= taken * parcel.service
-            self._count(parcel, taken, self.now_s)
-            self._left[number] = left - taken
-            if self._left[number] <= 1e-9:
-                heappop(queue)
-        if not queue:
-            self.waiting[model] = self.work[model] = 0.0
-
-    def _count(self, parcel: Parcel, requests: float, start_s: float) -> None:
-        late_s = start_s - parcel.due_s
-        late = min(1.0, max(0.0, 1.0 + late_s / _MARGIN_S))
-        if late_s > 0:
-            late += _LATE_PART * min(1.0, late_s / _LATE_MAX_S)
-        if parcel.is_entitled:
-            self._late[parcel.tenant] += requests * late
-            self._counted[parcel.tenant] += requests
-        else:
-            self._surplus[0] += requests * late
-            self._surplus[1] += requests
+            work += taken * service[number]
+            late_s = self.now_s - due_s[number]
+            if late_s > -_MARGIN_S:
+                self._late[self._arrivals.owners[number]] += taken * _late_part(late_s)
+        begun = idle - free
+        if begun > 0.0:
+            held_s = worker.running * worker.hold_s + work * worker.start.hold_s[model]
+            worker.running += begun
+            worker.hold_s = held_s / worker.running
+            worker.turn += begun
+        self.waiting[model] = self.waiting[model] - begun if queue else 0.0
+        self.work[model] = self.work[model] - work if queue else 0.0
 
     def _left_s(self) -> float:
         """Return the worker seconds of what waits."""
-        return sum(work * self.unit_s[model] for model, work in enumerate(self.work))
+        return sum(work * self.start.unit_s[model] for model, work in enumerate(self.work))
 
     def _count_rest(self) -> None:
         """Count what waits at the end. It starts after what is before it, and after a swap if it needs one."""
         for model, queue in enumerate(self._queues):
             if not queue:
                 continue
-            per_s, wait_s = 0.0, inf
-            for worker in self.workers:
-                if worker.target == model:
-                    per_s += worker.start.slots / max(1e-9, worker.start.hold_s[model])
-                if worker.start.swap_s[model] < inf:
-                    wait_s = min(wait_s, worker.start.swap_s[model] + worker.hold_s)
             at_s = self.start.horizon_s
+            per_s = sum(worker.per_s[model] for worker in self.workers if worker.target == model)
             if not per_s:
-                at_s += wait_s + 10.0
                 fitting = [each for each in self.workers if each.start.swap_s[model] < inf]
-                per_s = max((each.start.slots / max(1e-9, each.start.hold_s[model]) for each in fitting), default=0.0)
-            while queue:
-                number = heappop(queue)[2]
-                parcel, left = self.start.parcels[number], self._left[number]
-                self._count(parcel, left, at_s if per_s else inf)
-                at_s += left * parcel.service / per_s if per_s else 0.0
+                at_s += min((each.start.swap_s[model] + each.hold_s for each in fitting), default=inf) + 10.0
+                per_s = max((each.per_s[model] for each in fitting), default=0.0)
+            for number in reversed(queue):
+                left = self._left[number]
+                late_s = at_s - self._arrivals.due_s[number] if per_s else inf
+                self._late[self._arrivals.owners[number]] += left * _late_part(late_s)
+                at_s += left * self._arrivals.service[number] / per_s if per_s else 0.0
 
 
-def _first(worker: StartingWorker) -> PlayedWorker:
-    played = PlayedWorker(worker, worker.loaded, worker.loaded, worker.since_s, worker.running, worker.running_hold_s)
+def _late_part(late_s: float) -> float:
+    """Return how late a request counts that starts so many seconds after it is due: 0 to 1 + _LATE_PART."""
+    if late_s > 0.0:
+        return 1.0 + _LATE_PART * min(1.0, late_s / _LATE_MAX_S)
+    return max(0.0, 1.0 + late_s / _MARGIN_S)
+
+
+def _first_state(worker: StartingWorker, per_s: Sequence[float]) -> PlayedWorker:
+    loaded = worker.loaded
+    played = PlayedWorker(worker, per_s, loaded, loaded, worker.since_s, worker.running, worker.running_hold_s)
     played.last_swap_s = worker.last_swap_s
     if worker.swapping_s > 0:
-        played.swap_s = worker.swapping_s
+        played.serves = -1
         if worker.running <= _DRAINED:
-            played.model, played.swap_s, played.until_s = -1, 0.0, worker.swapping_s
+            played.until_s = worker.swapping_s
+        else:
+            played.swap_s = worker.swapping_s
     return played

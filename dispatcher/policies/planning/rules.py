@@ -28,7 +28,6 @@ _TURN_BATCHES = 4.0
 _HURRY_S = DECIDE_S + 2.0
 _EVERY_COUNT = 4
 """In a larger fleet a quarter, a half and three quarters of the workers keep a model, and not every number."""
-_UNIT_MIN_S = 1e-9
 _EXCHANGES = 3
 
 
@@ -74,17 +73,17 @@ def _take(play: Play, worker: PlayedWorker, model: int, covered: list[int]) -> N
 
 def _behind(play: Play, covered: list[int]) -> list[int]:
     """Return the models of workers that can't start all that waits in time."""
-    found = []
-    for model, waiting in enumerate(play.waiting):
-        if waiting > 0 and covered[model]:
-            slots_per_hold = sum(
-                worker.start.slots / max(_UNIT_MIN_S, worker.start.hold_s[model])
-                for worker in play.workers
-                if worker.target == model
-            )
-            if play.work[model] / slots_per_hold > max(0.0, play.head_due_s(model) - play.now_s):
-                found.append(model)
-    return found
+    per_s = [0.0] * len(covered)
+    for worker in play.workers:
+        if worker.target >= 0:
+            per_s[worker.target] += worker.per_s[worker.target]
+    return [
+        model
+        for model, waiting in enumerate(play.waiting)
+        if waiting > 0
+        and covered[model]
+        and play.work[model] / per_s[model] > max(0.0, play.head_due_s(model) - play.now_s)
+    ]
 
 
 def _loss(play: Play, worker: PlayedWorker) -> tuple[float, float]:
