@@ -18,7 +18,7 @@ that is played, so it is found once for all of them (`Arrivals`).
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -215,6 +215,11 @@ class Play:
         self.workers = [
             _first_state(worker, per_s) for worker, per_s in zip(start.workers, start.per_s, strict=True)
         ]
+        self.covered = [0] * start.models
+        """This counts the workers that have each model or get it."""
+        for worker in self.workers:
+            if worker.target >= 0:
+                self.covered[worker.target] += 1
         self._arrivals = start.arrivals
         self._queues: list[list[int]] = [[] for _ in range(start.models)]
         """The numbers of the parcels that wait, by model. The last one starts first."""
@@ -238,18 +243,26 @@ class Play:
             return swap_s < inf
         return self.now_s - worker.since_s >= rest_s(worker.last_swap_s, swap_s, self.waiting[target] > 0)
 
+    def rested(self, workers: Iterable[PlayedWorker]) -> list[PlayedWorker]:
+        """Return the workers that may begin to swap to a model that takes no time to load."""
+        waiting, now_s = self.waiting, self.now_s
+        return [
+            worker
+            for worker in workers
+            if worker.serves == worker.target
+            and (
+                worker.target < 0
+                or now_s - worker.since_s >= rest_s(worker.last_swap_s, 0.0, waiting[worker.target] > 0)
+            )
+        ]
+
     def swap(self, worker: PlayedWorker, model: int) -> None:
         """Begin a swap. A swap that takes no time is one of a millisecond."""
+        self.covered[model] += 1
+        if worker.target >= 0:
+            self.covered[worker.target] -= 1
         worker.serves, worker.target, worker.swap_s = -1, model, max(1e-3, worker.start.swap_s[model])
         worker.turn, worker.ordered_s = 0.0, self.now_s
-
-    def coverage(self) -> list[int]:
-        """Return by model how many workers have it or get it."""
-        found = [0] * self.start.models
-        for worker in self.workers:
-            if worker.target >= 0:
-                found[worker.target] += 1
-        return found
 
     def late_parts(self) -> list[float]:
         """Return by tenant what is late so far, as a part of its entitled requests of the whole play. It only grows."""
@@ -261,8 +274,8 @@ class Play:
             pass
         return self.outcome()
 
-    def steps(self, decide: Callable[[Play], None]) -> Iterator[None]:
-        """Play step by step to the horizon; `outcome` comes after the last one."""
+    def steps(self, decide: Callable[[Play], None]) -> Iterator[int]:
+        """Play step by step to the horizon, and yield how many are left; `outcome` comes after the last one."""
         next_s = 0.0
         for number, released in enumerate(self._arrivals.by_step):
             self.now_s = number * self.step_s
@@ -277,7 +290,7 @@ class Play:
             if number == 0:
                 self._first_models = tuple(worker.target for worker in self.workers)
             self._dispatch()
-            yield
+            yield STEPS - 1 - number
 
     def outcome(self) -> PlayOutcome:
         """Return what came of it. Call it once."""

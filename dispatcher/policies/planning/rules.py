@@ -48,32 +48,24 @@ class Rule:
                 if model >= 0 and play.may_swap(worker, model):
                     play.swap(worker, model)
             return
-        covered = play.coverage()
         for worker, model in zip(play.workers, self.kept, strict=True):
-            if model >= 0 and play.may_swap(worker, model):
-                _take(play, worker, model, covered)
-        shared = [worker for worker, model in zip(play.workers, self.kept, strict=True) if model < 0]
-        if not shared or self.sharing == "stay":
+            if model >= 0 and worker.target != model and play.may_swap(worker, model):
+                play.swap(worker, model)
+        if self.sharing == "stay" or not any(play.waiting):
             return
-        _SHARING[self.sharing](play, shared, covered)
+        shared = [worker for worker, model in zip(play.workers, self.kept, strict=True) if model < 0]
+        _SHARING[self.sharing](play, shared)
 
 
-def _missing(play: Play, covered: list[int]) -> list[int]:
+def _missing(play: Play) -> list[int]:
     """Return the models that requests wait for and no worker has, the first due first."""
-    found = [model for model, waiting in enumerate(play.waiting) if waiting > 0 and not covered[model]]
+    found = [model for model, waiting in enumerate(play.waiting) if waiting > 0 and not play.covered[model]]
     return sorted(found, key=play.head_due_s)
 
 
-def _take(play: Play, worker: PlayedWorker, model: int, covered: list[int]) -> None:
-    covered[model] += 1
-    if worker.target >= 0:
-        covered[worker.target] -= 1
-    play.swap(worker, model)
-
-
-def _behind(play: Play, covered: list[int]) -> list[int]:
+def _behind(play: Play) -> list[int]:
     """Return the models of workers that can't start all that waits in time."""
-    per_s = [0.0] * len(covered)
+    per_s = [0.0] * len(play.waiting)
     for worker in play.workers:
         if worker.target >= 0:
             per_s[worker.target] += worker.per_s[worker.target]
@@ -81,7 +73,7 @@ def _behind(play: Play, covered: list[int]) -> list[int]:
         model
         for model, waiting in enumerate(play.waiting)
         if waiting > 0
-        and covered[model]
+        and play.covered[model]
         and play.work[model] / per_s[model] > max(0.0, play.head_due_s(model) - play.now_s)
     ]
 
@@ -91,24 +83,29 @@ def _loss(play: Play, worker: PlayedWorker) -> tuple[float, float]:
     return worker.running, play.start.reload_s[worker.target] if worker.target >= 0 else 0.0
 
 
-def _exhaust(play: Play, shared: list[PlayedWorker], covered: list[int]) -> None:
-    for worker in sorted(shared, key=lambda each: _loss(play, each)):
-        if worker.is_swapping:
-            continue
+def _exhaust(play: Play, shared: list[PlayedWorker]) -> None:
+    missing, behind = _missing(play), None
+    serving = [worker for worker in shared if not worker.is_swapping]
+    for worker in sorted(serving, key=lambda each: _loss(play, each)):
         own = play.waiting[worker.target] if worker.target >= 0 else 0.0
         if own > 0 and worker.turn < _TURN_BATCHES * worker.start.slots:
             continue
         own_due = play.head_due_s(worker.target) if own > 0 else inf
-        wanted = [model for model in _missing(play, covered) if play.may_swap(worker, model)]
+        wanted = [model for model in missing if play.may_swap(worker, model)]
         if not wanted and own <= 0:
-            wanted = [model for model in _behind(play, covered) if play.may_swap(worker, model)]
+            behind = _behind(play) if behind is None else behind
+            wanted = [model for model in behind if play.may_swap(worker, model)]
         if wanted and (own <= 0 or play.head_due_s(wanted[0]) < own_due):
-            _take(play, worker, wanted[0], covered)
+            play.swap(worker, wanted[0])
+            missing, behind = _missing(play), None
         elif own > 0:
             worker.turn = 0.0
 
 
-def _edf(play: Play, shared: list[PlayedWorker], covered: list[int]) -> None:
+def _edf(play: Play, shared: list[PlayedWorker]) -> None:
+    ready = [worker for worker in play.rested(shared) if worker.free >= 1.0]
+    if not ready:
+        return
     open_slots = [0.0] * play.start.models
     for worker in play.workers:
         if worker.target >= 0:
@@ -117,23 +114,22 @@ def _edf(play: Play, shared: list[PlayedWorker], covered: list[int]) -> None:
     for model in waiting:
         if open_slots[model] >= play.waiting[model]:
             continue
-        able = [each for each in shared if play.may_swap(each, model) and each.free >= 1.0]
+        able = [each for each in ready if play.may_swap(each, model)]
         if not able:
             return
-        worker = min(able, key=lambda each: _loss(play, each))
-        _take(play, worker, model, covered)
+        play.swap(min(able, key=lambda each: _loss(play, each)), model)
 
 
-def _slack(play: Play, shared: list[PlayedWorker], covered: list[int]) -> None:
-    wanted = _missing(play, covered) + _behind(play, covered)
-    for model in wanted:
-        able = [each for each in shared if play.may_swap(each, model)]
+def _slack(play: Play, shared: list[PlayedWorker]) -> None:
+    ready = play.rested(shared)
+    for model in _missing(play) + _behind(play) if ready else ():
+        able = [each for each in ready if play.may_swap(each, model)]
         if not able:
             continue
 
         def regret(each: PlayedWorker) -> tuple[bool, float, float, float]:
             own = each.target
-            lonely = own >= 0 and covered[own] <= 1 and (play.waiting[own] > 0 or play.start.demand[own] > 0)
+            lonely = own >= 0 and play.covered[own] <= 1 and (play.waiting[own] > 0 or play.start.demand[own] > 0)
             return lonely, -play.head_due_s(own) if lonely else 0.0, *_loss(play, each)
 
         worker = min(able, key=regret)
@@ -141,7 +137,7 @@ def _slack(play: Play, shared: list[PlayedWorker], covered: list[int]) -> None:
         needed_s = worker.start.swap_s[model] + 2.0 * worker.hold_s * (worker.running > 0.5) + _HURRY_S
         is_free = own < 0 or (play.waiting[own] <= 0 and worker.running < 0.5)
         if is_free or play.head_due_s(model) - play.now_s <= needed_s:
-            _take(play, worker, model, covered)
+            play.swap(worker, model)
 
 
 _SHARING = {"exhaust": _exhaust, "edf": _edf, "slack": _slack}
