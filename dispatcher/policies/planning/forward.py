@@ -85,13 +85,12 @@ class Released(NamedTuple):
 
 class Arrivals(NamedTuple):
     """The parcels in the reverse order of their start within a queue, so that the last one of a sorted queue starts
-    first. `owners`: the tenant of an entitled parcel; the number of tenants for all others together. `totals`: the
-    requests of each owner, 1 for one without any. `by_step`: what each step releases."""
+    first: `parcels` has when each is due, the service of a request, and the owner, which is the tenant of an entitled
+    parcel and the number of tenants for all others together. `requests`: of each parcel. `totals`: of each owner, 1 for
+    one without any. `by_step`: what each step releases."""
 
-    due_s: list[float]
+    parcels: list[tuple[float, float, int]]
     requests: list[float]
-    service: list[float]
-    owners: list[int]
     totals: list[float]
     by_step: list[list[Released]]
 
@@ -135,10 +134,8 @@ class Start:
         totals = [0.0] * (self.tenants + 1)
         for number in (number for step in by_step for released in step for number in released.numbers):
             totals[owners[number]] += ordered[number].requests
-        return Arrivals(
-            [each.due_s for each in ordered], [each.requests for each in ordered], [each.service for each in ordered],
-            owners, [total or 1.0 for total in totals], by_step,
-        )  # fmt: skip
+        parcels = [(each.due_s, each.service, owner) for each, owner in zip(ordered, owners, strict=True)]
+        return Arrivals(parcels, [each.requests for each in ordered], [total or 1.0 for total in totals], by_step)
 
     def _by_step(self, ordered: Sequence[Parcel]) -> list[list[Released]]:
         times = [number * (self.horizon_s / STEPS) for number in range(STEPS)]
@@ -167,6 +164,7 @@ class PlayedWorker:
     `until_s`: end of its loading. `swap_s`: of the swap that it drains for. `per_s`: by model (Start)."""
 
     start: StartingWorker
+    slots: int
     per_s: Sequence[float]
     serves: int
     target: int
@@ -186,7 +184,7 @@ class PlayedWorker:
 
     @property
     def free(self) -> float:
-        return 0.0 if self.serves < 0 else self.start.slots - self.running
+        return 0.0 if self.serves < 0 else self.slots - self.running
 
 
 class PlayOutcome(NamedTuple):
@@ -231,7 +229,7 @@ class Play:
     def head_due_s(self, model: int) -> float:
         """Return when the first waiting request of the model is due; infinity without one."""
         queue = self._queues[model]
-        return self._arrivals.due_s[queue[-1]] if queue else inf
+        return self._arrivals.parcels[queue[-1]][0] if queue else inf
 
     def may_swap(self, worker: PlayedWorker, model: int) -> bool:
         """Return whether the worker may begin to swap to the model now (fleet.py, `rest_s`)."""
@@ -313,21 +311,23 @@ class Play:
             self.work[model] += work
 
     def _pass_step(self) -> None:
-        step_s = self.step_s
+        step_s, swapping = self.step_s, 0
         for worker in self.workers:
             running = worker.running
             if running:
-                hold_s = worker.hold_s * (_ALONE + _SHARED * running / worker.start.slots)
+                hold_s = worker.hold_s * (_ALONE + _SHARED * running / worker.slots)
                 worker.running = running * (1.0 - step_s / hold_s) if hold_s > step_s else 0.0
             if worker.serves != worker.target:
+                swapping += 1
                 self._pass_swap(worker)
+        self._swapping_s += step_s * swapping
 
     def _pass_swap(self, worker: PlayedWorker) -> None:
-        self._swapping_s += self.step_s
-        if worker.swap_s and (worker.running < _DRAINED or self.now_s - worker.ordered_s >= DRAIN_S):
+        now_s = self.now_s
+        if worker.swap_s and (worker.running < _DRAINED or now_s - worker.ordered_s >= DRAIN_S):
             worker.running = 0.0
-            worker.until_s, worker.swap_s = self.now_s + worker.swap_s, 0.0
-        if worker.until_s <= self.now_s:
+            worker.until_s, worker.swap_s = now_s + worker.swap_s, 0.0
+        if worker.until_s <= now_s:
             worker.serves, worker.since_s, worker.until_s = worker.target, worker.until_s, inf
             worker.last_swap_s = worker.since_s - worker.ordered_s
 
@@ -339,12 +339,12 @@ class Play:
 
     def _fill(self, worker: PlayedWorker) -> None:
         """Start waiting requests in the free slots."""
-        model, queue, left = worker.serves, self._queues[worker.serves], self._left
-        service, due_s = self._arrivals.service, self._arrivals.due_s
-        free = idle = worker.start.slots - worker.running
-        work = 0.0
+        model, running, now_s = worker.serves, worker.running, self.now_s
+        queue, left, late, parcels = self._queues[model], self._left, self._late, self._arrivals.parcels
+        free, work = worker.slots - running, 0.0
         while queue and free > _NO_SLOT:
             number = queue[-1]
+            due_s, service, owner = parcels[number]
             taken = left[number]
             if taken > free + _NOTHING_LEFT:
                 left[number] = taken - free
@@ -352,18 +352,19 @@ class Play:
             else:
                 queue.pop()
             free -= taken
-            work += taken * service[number]
-            late_s = self.now_s - due_s[number]
-            if late_s > -_MARGIN_S:
-                self._late[self._arrivals.owners[number]] += taken * _late_part(late_s)
-        begun = idle - free
+            work += taken * service
+            if now_s - due_s > -_MARGIN_S:
+                late[owner] += taken * _late_part(now_s - due_s)
+        begun = worker.slots - running - free
         if begun > 0.0:
-            held_s = worker.running * worker.hold_s + work * worker.start.hold_s[model]
-            worker.running += begun
-            worker.hold_s = held_s / worker.running
+            worker.running = running + begun
+            worker.hold_s = (running * worker.hold_s + work * worker.start.hold_s[model]) / worker.running
             worker.turn += begun
-        self.waiting[model] = self.waiting[model] - begun if queue else 0.0
-        self.work[model] = self.work[model] - work if queue else 0.0
+        if queue:
+            self.waiting[model] -= begun
+            self.work[model] -= work
+        else:
+            self.waiting[model] = self.work[model] = 0.0
 
     def _left_s(self) -> float:
         """Return the worker seconds of what waits."""
@@ -381,22 +382,23 @@ class Play:
                 at_s += min((each.start.swap_s[model] + each.hold_s for each in fitting), default=inf) + 10.0
                 per_s = max((each.per_s[model] for each in fitting), default=0.0)
             for number in reversed(queue):
-                left = self._left[number]
-                late_s = at_s - self._arrivals.due_s[number] if per_s else inf
-                self._late[self._arrivals.owners[number]] += left * _late_part(late_s)
-                at_s += left * self._arrivals.service[number] / per_s if per_s else 0.0
+                left, (due_s, service, owner) = self._left[number], self._arrivals.parcels[number]
+                self._late[owner] += left * _late_part(at_s - due_s if per_s else inf)
+                at_s += left * service / per_s if per_s else 0.0
 
 
 def _late_part(late_s: float) -> float:
     """Return how late a request counts that starts so many seconds after it is due: 0 to 1 + _LATE_PART."""
+    if late_s >= _LATE_MAX_S:
+        return 1.0 + _LATE_PART
     if late_s > 0.0:
-        return 1.0 + _LATE_PART * min(1.0, late_s / _LATE_MAX_S)
+        return 1.0 + _LATE_PART * late_s / _LATE_MAX_S
     return max(0.0, 1.0 + late_s / _MARGIN_S)
 
 
 def _first_state(worker: StartingWorker, per_s: Sequence[float]) -> PlayedWorker:
     loaded = worker.loaded
-    played = PlayedWorker(worker, per_s, loaded, loaded, worker.since_s, worker.running, worker.running_hold_s)
+    played = PlayedWorker(worker, worker.slots, per_s, loaded, loaded, worker.since_s, worker.running, worker.running_hold_s)
     played.last_swap_s = worker.last_swap_s
     if worker.swapping_s > 0:
         played.serves = -1

@@ -88,7 +88,7 @@ def _exhaust(play: Play, shared: list[PlayedWorker]) -> None:
     serving = [worker for worker in shared if not worker.is_swapping]
     for worker in sorted(serving, key=lambda each: _loss(play, each)):
         own = play.waiting[worker.target] if worker.target >= 0 else 0.0
-        if own > 0 and worker.turn < _TURN_BATCHES * worker.start.slots:
+        if own > 0 and worker.turn < _TURN_BATCHES * worker.slots:
             continue
         own_due = play.head_due_s(worker.target) if own > 0 else inf
         wanted = [model for model in missing if play.may_swap(worker, model)]
@@ -109,7 +109,7 @@ def _edf(play: Play, shared: list[PlayedWorker]) -> None:
     open_slots = [0.0] * play.start.models
     for worker in play.workers:
         if worker.target >= 0:
-            open_slots[worker.target] += worker.start.slots if worker.is_swapping else worker.free
+            open_slots[worker.target] += worker.slots if worker.is_swapping else worker.free
     waiting = sorted((m for m, count in enumerate(play.waiting) if count > 0), key=play.head_due_s)
     for model in waiting:
         if open_slots[model] >= play.waiting[model]:
