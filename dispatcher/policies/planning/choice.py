@@ -29,7 +29,7 @@ _MARGIN = 0.02
 SWAP_MARGIN = 0.03
 _MEAN, _LEFT, _SURPLUS, _SWAPPING = 0.5, 0.3, 0.02, 0.01
 """The weights beside the worst-off tenant, found on the scenes of benchmarks/planner_dominance.py."""
-_CHECK_STEPS = 4
+_CHECK_STEPS = 10
 """So many steps are played before it is looked again whether the rule is too late to be chosen."""
 _CLAIMED_PART = 0.5
 """A tenant's arrivals to come are entitled if this part of its forecast is."""

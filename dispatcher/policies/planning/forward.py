@@ -332,39 +332,37 @@ class Play:
             worker.last_swap_s = worker.since_s - worker.ordered_s
 
     def _dispatch(self) -> None:
-        waiting = self.waiting
+        """Start waiting requests in the free slots of the workers with their model."""
+        queues, left, late, parcels, now_s = self._queues, self._left, self._late, self._arrivals.parcels, self.now_s
         for worker in self.workers:
-            if worker.serves >= 0 and waiting[worker.serves] > 0:
-                self._fill(worker)
+            model, running = worker.serves, worker.running
+            if model < 0 or not (queue := queues[model]):
+                continue
+            free = idle = worker.slots - running
+            work = 0.0
+            while queue and free > _NO_SLOT:
+                number = queue[-1]
+                due_s, service, owner = parcels[number]
+                taken = left[number]
+                if taken > free + _NOTHING_LEFT:
+                    left[number] = taken - free
+                    taken = free
+                else:
+                    queue.pop()
+                free -= taken
+                work += taken * service
+                if now_s - due_s > -_MARGIN_S:
+                    late[owner] += taken * _late_part(now_s - due_s)
+            if work > 0.0:
+                worker.running = slots_used = running + idle - free
+                worker.hold_s = (running * worker.hold_s + work * worker.start.hold_s[model]) / slots_used
+                worker.turn += idle - free
+                self._start(model, idle - free, work)
 
-    def _fill(self, worker: PlayedWorker) -> None:
-        """Start waiting requests in the free slots."""
-        model, running, now_s = worker.serves, worker.running, self.now_s
-        queue, left, late, parcels = self._queues[model], self._left, self._late, self._arrivals.parcels
-        free, work = worker.slots - running, 0.0
-        while queue and free > _NO_SLOT:
-            number = queue[-1]
-            due_s, service, owner = parcels[number]
-            taken = left[number]
-            if taken > free + _NOTHING_LEFT:
-                left[number] = taken - free
-                taken = free
-            else:
-                queue.pop()
-            free -= taken
-            work += taken * service
-            if now_s - due_s > -_MARGIN_S:
-                late[owner] += taken * _late_part(now_s - due_s)
-        begun = worker.slots - running - free
-        if begun > 0.0:
-            worker.running = running + begun
-            worker.hold_s = (running * worker.hold_s + work * worker.start.hold_s[model]) / worker.running
-            worker.turn += begun
-        if queue:
-            self.waiting[model] -= begun
-            self.work[model] -= work
-        else:
-            self.waiting[model] = self.work[model] = 0.0
+    def _start(self, model: int, requests: float, work: float) -> None:
+        is_last = not self._queues[model]
+        self.waiting[model] = 0.0 if is_last else self.waiting[model] - requests
+        self.work[model] = 0.0 if is_last else self.work[model] - work
 
     def _left_s(self) -> float:
         """Return the worker seconds of what waits."""

@@ -83,20 +83,28 @@ def _loss(play: Play, worker: PlayedWorker) -> tuple[float, float]:
     return worker.running, play.start.reload_s[worker.target] if worker.target >= 0 else 0.0
 
 
+def _exhausted(play: Play, shared: list[PlayedWorker]) -> list[PlayedWorker]:
+    """Return the workers that serve and have no request for their model, or have had their turn."""
+    waiting = play.waiting
+    return [
+        worker
+        for worker in shared
+        if worker.serves == worker.target
+        and (worker.serves < 0 or waiting[worker.serves] <= 0 or worker.turn >= _TURN_BATCHES * worker.slots)
+    ]
+
+
 def _exhaust(play: Play, shared: list[PlayedWorker]) -> None:
     missing, behind = _missing(play), None
-    serving = [worker for worker in shared if not worker.is_swapping]
-    for worker in sorted(serving, key=lambda each: _loss(play, each)):
+    for worker in sorted(_exhausted(play, shared), key=lambda each: _loss(play, each)):
         own = play.waiting[worker.target] if worker.target >= 0 else 0.0
-        if own > 0 and worker.turn < _TURN_BATCHES * worker.slots:
-            continue
         own_due = play.head_due_s(worker.target) if own > 0 else inf
-        wanted = [model for model in missing if play.may_swap(worker, model)]
-        if not wanted and own <= 0:
+        wanted = next((model for model in missing if play.may_swap(worker, model)), None)
+        if wanted is None and own <= 0:
             behind = _behind(play) if behind is None else behind
-            wanted = [model for model in behind if play.may_swap(worker, model)]
-        if wanted and (own <= 0 or play.head_due_s(wanted[0]) < own_due):
-            play.swap(worker, wanted[0])
+            wanted = next((model for model in behind if play.may_swap(worker, model)), None)
+        if wanted is not None and (own <= 0 or play.head_due_s(wanted) < own_due):
+            play.swap(worker, wanted)
             missing, behind = _missing(play), None
         elif own > 0:
             worker.turn = 0.0
