@@ -215,9 +215,10 @@ class Play:
         ]
         self.covered = [0] * start.models
         """This counts the workers that have each model or get it."""
+        self.per_s = [0.0] * start.models
+        """Their service units per second."""
         for worker in self.workers:
-            if worker.target >= 0:
-                self.covered[worker.target] += 1
+            self._cover(worker, 1)
         self._arrivals = start.arrivals
         self._queues: list[list[int]] = [[] for _ in range(start.models)]
         """The numbers of the parcels that wait, by model. The last one starts first."""
@@ -256,11 +257,15 @@ class Play:
 
     def swap(self, worker: PlayedWorker, model: int) -> None:
         """Begin a swap. A swap that takes no time is one of a millisecond."""
-        self.covered[model] += 1
-        if worker.target >= 0:
-            self.covered[worker.target] -= 1
+        self._cover(worker, -1)
         worker.serves, worker.target, worker.swap_s = -1, model, max(1e-3, worker.start.swap_s[model])
+        self._cover(worker, 1)
         worker.turn, worker.ordered_s = 0.0, self.now_s
+
+    def _cover(self, worker: PlayedWorker, count: int) -> None:
+        if worker.target >= 0:
+            self.covered[worker.target] += count
+            self.per_s[worker.target] += count * worker.per_s[worker.target]
 
     def late_parts(self) -> list[float]:
         """Return by tenant what is late so far, as a part of its entitled requests of the whole play. It only grows."""
@@ -374,8 +379,8 @@ class Play:
             if not queue:
                 continue
             at_s = self.start.horizon_s
-            per_s = sum(worker.per_s[model] for worker in self.workers if worker.target == model)
-            if not per_s:
+            per_s = self.per_s[model]
+            if not self.covered[model]:
                 fitting = [each for each in self.workers if each.start.swap_s[model] < inf]
                 at_s += min((each.start.swap_s[model] + each.hold_s for each in fitting), default=inf) + 10.0
                 per_s = max((each.per_s[model] for each in fitting), default=0.0)
@@ -396,7 +401,9 @@ def _late_part(late_s: float) -> float:
 
 def _first_state(worker: StartingWorker, per_s: Sequence[float]) -> PlayedWorker:
     loaded = worker.loaded
-    played = PlayedWorker(worker, worker.slots, per_s, loaded, loaded, worker.since_s, worker.running, worker.running_hold_s)
+    played = PlayedWorker(
+        worker, worker.slots, per_s, loaded, loaded, worker.since_s, worker.running, worker.running_hold_s
+    )
     played.last_swap_s = worker.last_swap_s
     if worker.swapping_s > 0:
         played.serves = -1

@@ -65,16 +65,12 @@ def _missing(play: Play) -> list[int]:
 
 def _behind(play: Play) -> list[int]:
     """Return the models of workers that can't start all that waits in time."""
-    per_s = [0.0] * len(play.waiting)
-    for worker in play.workers:
-        if worker.target >= 0:
-            per_s[worker.target] += worker.per_s[worker.target]
     return [
         model
         for model, waiting in enumerate(play.waiting)
         if waiting > 0
         and play.covered[model]
-        and play.work[model] / per_s[model] > max(0.0, play.head_due_s(model) - play.now_s)
+        and play.work[model] / play.per_s[model] > play.head_due_s(model) - play.now_s
     ]
 
 
