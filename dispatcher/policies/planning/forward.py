@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
-from operator import truediv
+from operator import attrgetter, truediv
 from typing import NamedTuple
 
 from dispatcher.policies.planning.fleet import DRAIN_S, rest_s
@@ -123,12 +123,9 @@ class Start:
 
     @cached_property
     def arrivals(self) -> Arrivals:
-        numbers = sorted(
-            range(len(self.parcels)),
-            key=lambda at: (not self.parcels[at].is_entitled, self.parcels[at].due_s, at),
-            reverse=True,
-        )
-        ordered = [self.parcels[at] for at in numbers]
+        ordered = sorted(self.parcels, key=attrgetter("due_s"))
+        ordered.sort(key=attrgetter("is_entitled"), reverse=True)
+        ordered.reverse()
         owners = [each.tenant if each.is_entitled else self.tenants for each in ordered]
         by_step = self._by_step(ordered)
         totals = [0.0] * (self.tenants + 1)

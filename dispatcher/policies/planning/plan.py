@@ -221,6 +221,8 @@ class _Planning:
         self.claimed, self.workers, self.rates, self.now = claimed, workers, rates, now
         self.live = [piece for piece in claimed.pieces if not piece.has_slack]
         self.waited_for = {piece.key.model for piece in claimed.pieces}
+        self.live_models = {piece.key.model for piece in self.live}
+        self.kinds = sorted({worker.kind for worker in workers})
         self.floors = _model_floors(claimed.entitled_service, workers, rates)
         entitled = {piece.key.model for piece in self.live if piece.is_entitled}
         self.pinned = _pinned(self.floors, entitled, workers, rates)
@@ -250,15 +252,14 @@ class _Planning:
 
     def _group(self, number: int, piece: Piece) -> WaitingGroup:
         model = piece.key.model
-        kinds = {worker.kind for worker in self.workers}
-        seconds = {kind: piece.service / self.rates.per_s(kind, model) for kind in sorted(kinds)}
+        seconds = {kind: piece.service / self.rates.per_s(kind, model) for kind in self.kinds}
         return WaitingGroup(
             str(number), model, piece.requests, piece.due_at - self.now, seconds, piece.is_entitled, piece.weight
         )
 
     def _worker(self, worker: FleetWorker) -> PlannedWorker:
         """Return the worker of the problem. A pinned one can serve its model only."""
-        models = set() if worker.name in self.pinned else {piece.key.model for piece in self.live}
+        models = set() if worker.name in self.pinned else self.live_models
         swap_s = {model: worker.swap_to_s(model) for model in models if worker.fits(model)}
         if worker.loaded in swap_s:
             swap_s[worker.loaded] = self._return_s(worker)

@@ -113,7 +113,7 @@ def _edf(play: Play, shared: list[PlayedWorker]) -> None:
     open_slots = [0.0] * play.start.models
     for worker in play.workers:
         if worker.target >= 0:
-            open_slots[worker.target] += worker.slots if worker.is_swapping else worker.free
+            open_slots[worker.target] += worker.slots - (worker.running if worker.serves >= 0 else 0.0)
     waiting = sorted((m for m, count in enumerate(play.waiting) if count > 0), key=play.head_due_s)
     for model in waiting:
         if open_slots[model] >= play.waiting[model]:
