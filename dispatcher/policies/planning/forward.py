@@ -335,36 +335,34 @@ class Play:
 
     def _dispatch(self) -> None:
         """Start waiting requests in the free slots of the workers with their model."""
-        queues, left, late, parcels, now_s = self._queues, self._left, self._late, self._arrivals.parcels, self.now_s
+        left, late, parcels, now_s = self._left, self._late, self._arrivals.parcels, self.now_s
         for worker in self.workers:
             model, running = worker.serves, worker.running
-            if model < 0 or not (queue := queues[model]):
+            if model < 0 or not (queue := self._queues[model]):
                 continue
             free = idle = worker.slots - running
-            work = 0.0
-            while queue and free > _NO_SLOT:
-                number = queue[-1]
+            work, begun = 0.0, 0
+            for number in reversed(queue):
+                if free <= _NO_SLOT:
+                    break
                 due_s, service, owner = parcels[number]
                 taken = left[number]
                 if taken > free + _NOTHING_LEFT:
                     left[number] = taken - free
                     taken = free
                 else:
-                    queue.pop()
+                    begun += 1
                 free -= taken
                 work += taken * service
                 if now_s - due_s > -_MARGIN_S:
                     late[owner] += taken * _late_part(now_s - due_s)
-            if work > 0.0:
-                worker.running = slots_used = running + idle - free
-                worker.hold_s = (running * worker.hold_s + work * worker.start.hold_s[model]) / slots_used
+            if free < idle:
+                del queue[len(queue) - begun :]
+                worker.running = running + idle - free
+                worker.hold_s = (running * worker.hold_s + work * worker.start.hold_s[model]) / worker.running
                 worker.turn += idle - free
-                self._start(model, idle - free, work)
-
-    def _start(self, model: int, requests: float, work: float) -> None:
-        is_last = not self._queues[model]
-        self.waiting[model] = 0.0 if is_last else self.waiting[model] - requests
-        self.work[model] = 0.0 if is_last else self.work[model] - work
+                self.waiting[model] = self.waiting[model] - (idle - free) if queue else 0.0
+                self.work[model] = self.work[model] - work if queue else 0.0
 
     def _left_s(self) -> float:
         """Return the worker seconds of what waits."""
