@@ -24,8 +24,6 @@ from benchmarks.planner_scenes import Scene, named_scenes, random_scene
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.planning.entitlement import GroupDemand, TenantDemand, entitle
 from dispatcher.policies.service import WEIGHTED_TOKENS
-from gpu_worker.policies.fairness.registry import make_policy
-from headgate.simulator.engines.registry import make_engine
 from headgate.simulator.fleet.planners.interface import full_rate_per_s, profiles_of
 from headgate.simulator.run import RunSpec
 from headgate.simulator.simulate import simulate
@@ -81,8 +79,7 @@ def _capacity_per_s(scene: Scene) -> float:
         for model in able:
             if (worker.kind, model) not in rates:
                 loadable = worker.models[model]
-                engine = make_engine(loadable.profile, make_policy("fcfs", WEIGHTED_TOKENS))
-                rates[worker.kind, model] = full_rate_per_s(engine, loadable.slots, profiles[model])
+                rates[worker.kind, model] = full_rate_per_s(loadable.profile, loadable.slots, profiles[model])
         total += sum(rates[worker.kind, model] for model in able) / max(1, len(able))
     return total
 

@@ -207,9 +207,7 @@ class Play:
         """This counts the requests that wait, by model."""
         self.work = [0.0] * start.models
         """Their service."""
-        self.workers = [
-            _first_state(worker, per_s) for worker, per_s in zip(start.workers, start.per_s, strict=True)
-        ]
+        self.workers = [_first_state(worker, per_s) for worker, per_s in zip(start.workers, start.per_s, strict=True)]
         self.covered = [0] * start.models
         """This counts the workers that have each model or get it."""
         self.per_s = [0.0] * start.models
