@@ -257,7 +257,8 @@ def _assign(
     """Give each model a worker, in their order, and return the model that these workers must have now.
 
     A worker that may not swap yet keeps its model until then. First workers that may swap soonest, with the seconds of
-    their drains if they are given, then those with a model that no request waits for, then with one that another worker has too, then those that have theirs longest.
+    their drains if they are given, then those with a model that no request waits for, then with one that another worker
+    has too, then those that have theirs longest.
     """
     assigned: dict[str, str] = {}
     copies = Counter(worker.loaded for worker in workers)

@@ -110,7 +110,7 @@ class Start:
 
     @cached_property
     def unit_s(self) -> list[float]:
-        """By model, the worker seconds of a service unit on the fastest worker."""
+        """Return by model the worker seconds of a service unit on the fastest worker."""
         return [
             min((each.hold_s[model] / each.slots for each in self.workers if each.swap_s[model] < inf), default=0.0)
             for model in range(self.models)
@@ -118,7 +118,7 @@ class Start:
 
     @cached_property
     def per_s(self) -> list[list[float]]:
-        """By worker and model, the service units per second of a full worker."""
+        """Return by worker and model the service units per second of a full worker."""
         return [[each.slots / max(_HOLD_MIN_S, hold_s) for hold_s in each.hold_s] for each in self.workers]
 
     @cached_property
@@ -237,7 +237,7 @@ class Play:
             return swap_s < inf
         return self.now_s - worker.since_s >= rest_s(worker.last_swap_s, swap_s, self.waiting[target] > 0)
 
-    def rested(self, workers: Iterable[PlayedWorker]) -> list[PlayedWorker]:
+    def find_rested(self, workers: Iterable[PlayedWorker]) -> list[PlayedWorker]:
         """Return the workers that may begin to swap to a model that takes no time to load."""
         waiting, now_s = self.waiting, self.now_s
         return [

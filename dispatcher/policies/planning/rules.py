@@ -79,7 +79,7 @@ def _loss(play: Play, worker: PlayedWorker) -> tuple[float, float]:
     return worker.running, play.start.reload_s[worker.target] if worker.target >= 0 else 0.0
 
 
-def _exhausted(play: Play, shared: list[PlayedWorker]) -> list[PlayedWorker]:
+def _find_exhausted(play: Play, shared: list[PlayedWorker]) -> list[PlayedWorker]:
     """Return the workers that serve and have no request for their model, or have had their turn."""
     waiting = play.waiting
     return [
@@ -92,7 +92,7 @@ def _exhausted(play: Play, shared: list[PlayedWorker]) -> list[PlayedWorker]:
 
 def _exhaust(play: Play, shared: list[PlayedWorker]) -> None:
     missing, behind = _missing(play), None
-    for worker in sorted(_exhausted(play, shared), key=lambda each: _loss(play, each)):
+    for worker in sorted(_find_exhausted(play, shared), key=lambda each: _loss(play, each)):
         own = play.waiting[worker.target] if worker.target >= 0 else 0.0
         own_due = play.head_due_s(worker.target) if own > 0 else inf
         wanted = next((model for model in missing if play.may_swap(worker, model)), None)
@@ -107,7 +107,7 @@ def _exhaust(play: Play, shared: list[PlayedWorker]) -> None:
 
 
 def _edf(play: Play, shared: list[PlayedWorker]) -> None:
-    ready = [worker for worker in play.rested(shared) if worker.free >= 1.0]
+    ready = [worker for worker in play.find_rested(shared) if worker.free >= 1.0]
     if not ready:
         return
     open_slots = [0.0] * play.start.models
@@ -125,7 +125,7 @@ def _edf(play: Play, shared: list[PlayedWorker]) -> None:
 
 
 def _slack(play: Play, shared: list[PlayedWorker]) -> None:
-    ready = play.rested(shared)
+    ready = play.find_rested(shared)
     for model in _missing(play) + _behind(play) if ready else ():
         able = [each for each in ready if play.may_swap(each, model)]
         if not able:
