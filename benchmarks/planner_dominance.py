@@ -183,8 +183,8 @@ def main() -> None:
         print(f"{scene.name}: {'; '.join(verdicts) if len(judged) > 1 else verdict(found[_OWN])}", flush=True)
         for run in runs:
             print(run.line(entitled))
-    for own, each in points.items():
-        dominated, mean = sum(map(bool, each)), sum(each) / max(1, len(each))
+    for own, worst in points.items():
+        dominated, mean = sum(map(bool, worst)), sum(worst) / max(1, len(worst))
         which = f"{own}: " if len(judged) > 1 else ""
         print(f"{which}{dominated} of {len(scenes)} scenes dominated; mean of the worst points {mean:.2f}")
 

@@ -82,12 +82,13 @@ def full_rate_per_s(engine: EngineProfile, slots: int, profile: ModelProfile) ->
     """
     most = engine.pool_tokens // 4
     lengths = min(most, max(1, round(profile.input_mean))), min(most, max(1, round(profile.output_mean)))
-    return _measure_rate(engine, slots, *lengths)
+    return _measure_rate(engine.model_copy(update={"fitted_on": None}), slots, *lengths)
 
 
 @lru_cache(maxsize=_RATES_MOST)
 def _measure_rate(profile: EngineProfile, slots: int, input_tokens: int, output_tokens: int) -> float:
-    """Return it for requests of these lengths. All planners of a scene need the same rates."""
+    """Return it for requests of these lengths. All planners of a scene need the same rates. The profile does not say
+    what it was fitted on, which has no hash."""
     engine = make_engine(profile, make_policy("fcfs", WEIGHTED_TOKENS))
     left, served = _WAVES * slots, 0
     for number in range(slots):
