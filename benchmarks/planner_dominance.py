@@ -1,7 +1,7 @@
 """Whether a planner without fairness serves every tenant at least as well as headgate's own.
 
     python -m benchmarks.planner_dominance [--scenes NAME,… | --reported] [--random FROM:TO] [--processes N]
-        [--failures]
+        [--failures] [--without-plan]
 
 Each scene (planner_scenes.py) is played under static, qlm, edf and plan. A row is a planner; a column of it a tenant's
 part of requests with their first token in time. A tenant is entitled (marked *) if its demand over the run is no more
@@ -11,6 +11,10 @@ than its weighted max-min share of the fleet's service. `plan` is dominated by a
     in the worst    if the worst-off entitled tenant is better by 2 points under it.
 
 `served/s`: requests over the time to the last token.
+
+--without-plan plays the gate without a planner too (`no-plan`), and gives its verdict beside that of the plan.
+--failures prints dominated scenes only. Then the other planners are not played where the plan serves every entitled
+tenant in time: none can be better.
 """
 
 from __future__ import annotations
@@ -19,21 +23,22 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from benchmarks.planner_scenes import Scene, named_scenes, random_scene, reported_scenes
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.planning.entitlement import GroupDemand, TenantDemand, entitle
 from dispatcher.policies.service import WEIGHTED_TOKENS
-from gpu_worker.policies.fairness.registry import make_policy
-from headgate.simulator.engines.registry import make_engine
 from headgate.simulator.fleet.planners.interface import full_rate_per_s, profiles_of
 from headgate.simulator.run import RunSpec
 from headgate.simulator.simulate import simulate
 
 PLANNERS = ("static", "qlm", "edf", "plan")
+WITHOUT_PLAN = "no-plan"
 MARGIN = 0.02
 _OWN = "plan"
+_HEADGATES = {_OWN, WITHOUT_PLAN}
 _ROUNDING = 1e-9
 
 
@@ -82,8 +87,7 @@ def _capacity_per_s(scene: Scene) -> float:
         for model in able:
             if (worker.kind, model) not in rates:
                 loadable = worker.models[model]
-                engine = make_engine(loadable.profile, make_policy("fcfs", WEIGHTED_TOKENS))
-                rates[worker.kind, model] = full_rate_per_s(engine, loadable.slots, profiles[model])
+                rates[worker.kind, model] = full_rate_per_s(loadable.profile, loadable.slots, profiles[model])
         total += sum(rates[worker.kind, model] for model in able) / max(1, len(able))
     return total
 
@@ -97,12 +101,12 @@ class Gap(NamedTuple):
     worst: float
 
 
-def gaps(runs: Sequence[Played], entitled: set[str]) -> list[Gap]:
-    """Return the gap to each other planner; none if no tenant is entitled."""
-    own = next(run for run in runs if run.planner == _OWN)
+def gaps(runs: Sequence[Played], entitled: set[str], of: str = _OWN) -> list[Gap]:
+    """Return the gap of headgate's planner `of` to each simpler one; none if no tenant is entitled."""
+    own = next(run for run in runs if run.planner == of)
     found = []
     for other in runs:
-        if other is own or not entitled:
+        if other.planner in _HEADGATES or not entitled:
             continue
         gains = [other.in_time[name] - own.in_time[name] for name in entitled]
         worst = min(other.in_time[name] for name in entitled) - min(own.in_time[name] for name in entitled)
@@ -115,10 +119,10 @@ def distance(runs: Sequence[Played], entitled: set[str]) -> float:
     return 100 * max((max(gap.tenant, gap.worst) for gap in gaps(runs, entitled)), default=-1.0)
 
 
-def dominations(runs: Sequence[Played], entitled: set[str]) -> list[tuple[str, str, float]]:
-    """Return the planners that dominate `plan`: name, in what, and by how many points."""
+def dominations(runs: Sequence[Played], entitled: set[str], of: str = _OWN) -> list[tuple[str, str, float]]:
+    """Return the planners that dominate headgate's planner `of`: name, in what, and by how many points."""
     found = []
-    for gap in gaps(runs, entitled):
+    for gap in gaps(runs, entitled, of):
         found += [(gap.planner, "tenant", 100 * gap.tenant)] * (gap.tenant >= MARGIN)
         found += [(gap.planner, "worst", 100 * gap.worst)] * (gap.worst >= MARGIN)
     return found
@@ -128,12 +132,22 @@ def verdict(found: Sequence[tuple[str, str, float]]) -> str:
     return "; ".join(f"dominated by {name} in the {what}: {points:.0f} points" for name, what, points in found) or "–"
 
 
-def _jobs(scenes: Sequence[Scene], processes: int) -> Iterator[tuple[Scene, list[Played]]]:
-    pairs = [(scene, planner) for scene in scenes for planner in PLANNERS]
+def play_all(scene: Scene, planners: Sequence[str], *, only_failures: bool = False) -> list[Played]:
+    """Return the runs of the planners. `only_failures`: of the plan alone, if none can be better."""
+    if not only_failures:
+        return [play(scene, planner) for planner in planners]
+    own = play(scene, _OWN)
+    if all(own.in_time[name] == 1.0 for name in entitled_tenants(scene)):
+        return [own]
+    return [own if planner == _OWN else play(scene, planner) for planner in planners]
+
+
+def _play_scenes(
+    scenes: Sequence[Scene], planners: Sequence[str], processes: int, only_failures: bool
+) -> Iterator[tuple[Scene, list[Played]]]:
     with ProcessPoolExecutor(processes) as pool:
-        played = pool.map(play, *zip(*pairs, strict=True))
-        for scene in scenes:
-            yield scene, [next(played) for _ in PLANNERS]
+        played = pool.map(partial(play_all, planners=planners, only_failures=only_failures), scenes)
+        yield from zip(scenes, played, strict=True)
 
 
 def main() -> None:
@@ -143,6 +157,7 @@ def main() -> None:
     parser.add_argument("--random", default="", metavar="FROM:TO", help="seeds of random scenes")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--failures", action="store_true", help="print only dominated scenes")
+    parser.add_argument("--without-plan", action="store_true", help="also the gate without a planner")
     options = parser.parse_args()
     wanted = set(filter(None, options.scenes.split(",")))
     if options.reported:
@@ -154,18 +169,24 @@ def main() -> None:
     if options.random:
         first, last = map(int, options.random.split(":"))
         scenes += [random_scene(seed).scene() for seed in range(first, last)]
-    dominated, points = 0, 0.0
-    for scene, runs in _jobs(scenes, options.processes):
+    judged = (_OWN, WITHOUT_PLAN) if options.without_plan else (_OWN,)
+    planners = (*PLANNERS, *judged[1:])
+    points: dict[str, list[float]] = {own: [] for own in judged}
+    for scene, runs in _play_scenes(scenes, planners, options.processes, options.failures and len(judged) == 1):
         entitled = entitled_tenants(scene)
-        found = dominations(runs, entitled)
-        dominated += bool(found)
-        points += max((each[2] for each in found), default=0.0)
-        if options.failures and not found:
+        found = {own: dominations(runs, entitled, own) for own in judged}
+        for own, each in found.items():
+            points[own].append(max((gap[2] for gap in each), default=0.0))
+        if options.failures and not any(found.values()):
             continue
-        print(f"{scene.name}: {verdict(found)}", flush=True)
+        verdicts = [f"{own} {verdict(found[own])}" for own in judged]
+        print(f"{scene.name}: {'; '.join(verdicts) if len(judged) > 1 else verdict(found[_OWN])}", flush=True)
         for run in runs:
             print(run.line(entitled))
-    print(f"{dominated} of {len(scenes)} scenes dominated; mean of the worst points {points / max(1, len(scenes)):.2f}")
+    for own, worst in points.items():
+        dominated, mean = sum(map(bool, worst)), sum(worst) / max(1, len(worst))
+        which = f"{own}: " if len(judged) > 1 else ""
+        print(f"{which}{dominated} of {len(scenes)} scenes dominated; mean of the worst points {mean:.2f}")
 
 
 if __name__ == "__main__":

@@ -8,13 +8,28 @@ benchmarks/results/planner_dominance.md has. These tests bound where it fails, s
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from random import Random
 
 import pytest
 
-from benchmarks.planner_dominance import MARGIN, PLANNERS, Played, distance, dominations, entitled_tenants, play
+from benchmarks.planner_dominance import (
+    MARGIN,
+    PLANNERS,
+    WITHOUT_PLAN,
+    Played,
+    distance,
+    dominations,
+    entitled_tenants,
+    play,
+    play_all,
+)
 from benchmarks.planner_scenes import SceneShape, named_scenes, random_scene, vary
 from benchmarks.planner_search import WORST, judge, read_shapes
+from headgate.simulator.fleet.planners.interface import Action
+from headgate.simulator.fleet.planners.plan import GateAlone
+from headgate.simulator.run import RunSpec
+from headgate.simulator.simulate import simulate
 from tests.support.duration import at_depth
 
 SEEDS = range(at_depth(40, 400))
@@ -23,6 +38,10 @@ DOMINATED_MAX = 0.3
 with the knowledge of all arrivals to come, swaps that the bound on waiting orders, and tenants of few requests."""
 MEAN_MAX = 4.0
 WORST_MORE = 10.0
+ENDS_S = 3_600.0
+"""These runs end within 400 s of their time."""
+TURNS_IN_TIME_MIN = 0.2
+"""The worst tenant has 44 and 33 % in time."""
 STRICT = (
     "two_models", "rare_short", "rare_long", "four_workers", "unlike_flood", "seven_models", "short_due",
 )  # fmt: skip
@@ -62,6 +81,37 @@ def test_a_scene_is_the_same_again_from_its_file_and_its_neighbour_is_another() 
 def test_no_simpler_planner_dominates_in_the_scenes_of_outsiders(name: str) -> None:
     scene = next(each for each in named_scenes() if each.name == name)
     assert dominations([play(scene, planner) for planner in PLANNERS], entitled_tenants(scene)) == []
+
+
+@pytest.mark.parametrize("name", ["seven_models", "long_swap"])
+def test_a_gate_without_a_plan_ends_and_every_tenant_has_its_turns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once these runs did not end: a simulated gate decides nothing by itself, and no heartbeat let it."""
+    actions = GateAlone.actions
+
+    def act(self: GateAlone, now_s: float) -> Iterator[Action]:
+        assert now_s < ENDS_S, "requests wait, and no model is loaded for them"
+        return actions(self, now_s)
+
+    monkeypatch.setattr(GateAlone, "actions", act)
+    scene = next(each for each in named_scenes() if each.name == name)
+    run = simulate(RunSpec(scene.workload, "fcfs", scene.fleet, planner=WITHOUT_PLAN))
+    assert run.all.served == run.all.requests
+    assert min(tenant.in_time for tenant in run.tenants.values()) >= TURNS_IN_TIME_MIN
+    assert run.swapping_s <= run.total_time_s * len(scene.fleet.workers) / 2
+
+
+def test_without_a_plan_few_scenes_of_outsiders_are_dominated() -> None:
+    planners = ("static", "qlm", WITHOUT_PLAN)
+    scenes = [each for each in named_scenes() if each.name in ("two_models", "long_swap", "seven_models", "swap_40")]
+    for scene in scenes:
+        assert dominations(play_all(scene, planners), entitled_tenants(scene), WITHOUT_PLAN) == [], scene.name
+
+
+def test_where_the_plan_serves_all_in_time_no_other_planner_is_played() -> None:
+    """The verdict is the same: none can be better."""
+    for name, played in (("rare_long", 1), ("short_due", 4)):
+        scene = next(each for each in named_scenes() if each.name == name)
+        assert len(play_all(scene, PLANNERS, only_failures=True)) == played
 
 
 def test_few_random_scenes_are_dominated() -> None:

@@ -25,16 +25,21 @@ class Swapping:
     loaded: str
     ready_at: float = NOW
     swapped_s: float = 0.0
+    last_swap_s: float | None = None
 
     def seen(self, now: float) -> FleetWorker:
         rates, free_s = dict.fromkeys(self.swaps_s, 1_000.0), max(0.0, self.ready_at - now)
-        return FleetWorker(self.name, "gpu", self.loaded, self.ready_at, self.swaps_s, free_s, rates, 8)
+        last_swap_s = self.last_swap_s
+        return FleetWorker(
+            self.name, "gpu", self.loaded, self.ready_at, self.swaps_s, free_s, rates, 8, last_swap_s=last_swap_s
+        )
 
     def swap(self, model: str, now: float, drain_s: float) -> None:
         assert now >= self.ready_at, "a worker swaps to one model at a time"
         self.loaded = model
         self.swapped_s += self.swaps_s[model]
-        self.ready_at = now + drain_s + self.swaps_s[model]
+        self.last_swap_s = drain_s + self.swaps_s[model]
+        self.ready_at = now + self.last_swap_s
 
 
 @dataclass
@@ -71,7 +76,8 @@ def test_a_model_that_waits_is_loaded_in_time_whatever_the_plan_does(
     swaps_s = dict(zip(names, swap_s, strict=False))
     fleet = [Swapping(f"w{at}", swaps_s, random.choice(names)) for at in range(workers)]
     longest_s = max(swaps_s.values())
-    period_s = residency_s(longest_s, True) + drain_s + longest_s + TICK_S
+    rest_s = residency_s(longest_s, True) if is_planned else max(residency_s(longest_s, True), drain_s + longest_s)
+    period_s = rest_s + drain_s + longest_s + TICK_S
     waits = Waits()
     for tick in range(600):
         now = NOW + tick * TICK_S

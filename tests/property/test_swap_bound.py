@@ -137,3 +137,15 @@ def test_swaps_of_plans_with_their_drains_take_half_of_the_time_and_what_was_sav
         assert sum(swap.took_s for swap in run) <= (seconds + saved_s + run[-1].took_s) / 2 + _ROUNDING
     first = swaps[0]
     assert (swaps[1].ordered_at - first.ends_at < max(4.0, first.took_s)) is is_idle
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.sampled_from([(1.0, 10.0), (5.0, 0.1), (5.0, 2.0), (20.0, 1.0)]), st.sampled_from([0.0, 12.0, 30.0]))
+@example((5.0, 2.0), 30.0)
+def test_swaps_without_a_plan_take_half_of_the_time_with_drains(swap: tuple[float, float], drain_s: float) -> None:
+    """Calls wait for every model, and the models take turns."""
+    swap_s, factor = swap
+    swaps = play([swap_s] * 3, factor, drain_s, 0.0, 0.0, 0)
+    assert len(swaps) > 1
+    for run, seconds in runs_of(swaps):
+        assert sum(swap.took_s for swap in run) <= (seconds + run[-1].took_s) / 2 + _ROUNDING

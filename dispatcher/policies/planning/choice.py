@@ -33,6 +33,8 @@ SWAP_MARGIN = 0.03
 _MEAN, _LEFT, _SURPLUS, _SWAPPING = 0.5, 0.3, 0.02, 0.3
 """The weights beside the worst-off tenant, found on the scenes of benchmarks/planner_dominance.py. Swaps have a price
 because the model's errors favour them: with 0.01 and idle workers without rests `short_due` had 43 swaps for 10."""
+_CHECK_STEPS = 10
+"""So many steps are played before it is looked again whether the rule is too late to be chosen."""
 _CLAIMED_PART = 0.5
 """A tenant's arrivals to come are entitled if this part of its forecast is."""
 
@@ -88,14 +90,12 @@ def play_rules(start: Start, candidates: Sequence[Rule], enough: float) -> dict[
     """Return the outcomes of the rules that can be the choice, by their names: of the first one, and of those that cost
     at most SWAP_MARGIN more than the best before them. If the first one, which swaps nothing, costs `enough` at most,
     no other one is played."""
-    requests = [0.0] * start.tenants
-    for parcel in start.parcels:
-        requests[parcel.tenant] += parcel.requests * parcel.is_entitled
     found: dict[str, PlayOutcome] = {}
     least = inf
     for rule in candidates:
         play, most = Play(start), least + SWAP_MARGIN
-        if all(_cost_of_lateness(play.late_parts(requests), start.trust) <= most for _ in play.steps(rule.decide)):
+        steps = play.steps(rule.decide)
+        if all(step % _CHECK_STEPS or _cost_of_lateness(play.late_parts(), start.trust) <= most for step in steps):
             found[rule.name] = play.outcome()
             least = min(least, cost(found[rule.name], start.trust))
         if least <= enough:

@@ -100,12 +100,13 @@ def claims(
     delta = _delta([group for groups in fitting for group in groups], slots, pieces_max)
     fleet_per_s = fleet_capacity_per_s(workers, slots, rates)
     weights = sum(backlog.share.weight for backlog in backlogs)
+    delay_s = {model: _delay_s(workers, model) for model in slots}
     parts, demands = [], []
     for backlog, groups in zip(backlogs, fitting, strict=True):
         split_groups = [piece for group in groups for piece in split(group, slots[group.key.model], delta)]
         own_per_s = max(backlog.share.rate_per_s, fleet_per_s * backlog.share.weight / weights)
         parts.append(split_groups)
-        demands.append(_demand(backlog, split_groups, slots, own_per_s, workers, now, classes))
+        demands.append(_demand(backlog, split_groups, delay_s, own_per_s, now, classes))
     entitled = entitle(demands, fleet_per_s if capacity_per_s is None else capacity_per_s)
     pieces: list[Piece] = []
     parts_expected: dict[str, float] = {}
@@ -140,15 +141,13 @@ def _delta(groups: Sequence[GroupFigures], slots: Mapping[str, int], pieces_max:
 def _demand(
     backlog: TenantBacklog,
     pieces: Sequence[GroupFigures],
-    slots: Mapping[str, int],
+    delay_s: Mapping[str, float],
     own_per_s: float,
-    workers: Sequence[FleetWorker],
     now: float,
     classes: SloClasses,
 ) -> TenantDemand:
-    """Return the tenant's demand, with the number of each piece as its name."""
+    """Return the tenant's demand, with the number of each piece as its name. `delay_s`: of each model that fits."""
     deferred = {each: classes.named(each).is_deferred for each in {piece.key.slo_class for piece in pieces}}
-    delay_s = {model: _delay_s(workers, model) for model in {piece.key.model for piece in pieces}}
     begin_s = _latest_begins_s([piece for piece in pieces if deferred[piece.key.slo_class]], own_per_s, now)
     groups = []
     for number, piece in enumerate(pieces):
@@ -157,7 +156,7 @@ def _demand(
             needed_s = delay_s[piece.key.model] + due_s - begin_s[id(piece)]
         service = piece.expected_service
         groups.append(GroupDemand(str(number), piece.requests, service, due_s, deferred[piece.key.slo_class], needed_s))
-    forecast = sum(service for model, service in backlog.forecast_service.items() if model in slots)
+    forecast = sum(service for model, service in backlog.forecast_service.items() if model in delay_s)
     return TenantDemand(backlog.tenant, backlog.share, groups, forecast)
 
 

@@ -13,9 +13,10 @@ A worker for whose model nothing waits has a budget: each second of a swap is pa
 after it, and SWAPS_SAVED_S seconds of swaps may be saved up (`paid_until`). So a worker that was quiet may load one
 model after the other for a sweep of rare requests, and swaps take half of the time in the long run.
 
-If the time of the last swap is unknown, and without a plan, a model stays for max(10 s, s), or s (`held_s`): the bound
-of `fallback_models` counts on it. With 10 s for plans, and with rests of idle workers, simpler planners were better for
-every tenant (benchmarks/results/planner_dominance.md).
+If the time of the last swap is unknown, a model stays for max(10 s, s), or s (`held_s`). So it does beside a plan for
+the swaps of `fallback_models`, as their bound counts on it; without a plan both rests must be over (`turn_left_s`). With
+10 s for plans, and with rests of idle workers, simpler planners were better for every tenant
+(benchmarks/results/planner_dominance.md).
 
 A worker without a model may load one at once.
 
@@ -25,7 +26,7 @@ If no plan helps a model that waits, `fallback_models` says what workers load.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from math import ceil, inf, isfinite
@@ -179,6 +180,11 @@ def paid_until(before: float, ordered_at: float, took_s: float) -> float:
     return max(before, ordered_at) + max(0.0, took_s) / _SWAP_PART
 
 
+def turn_left_s(worker: FleetWorker, model: str, now: float, is_waited_for: bool) -> float:
+    """Return the seconds until a gate without a plan may swap the worker: both rests are over."""
+    return max(held_s(worker, model, now, is_waited_for), rest_left_s(worker, model, now, is_waited_for))
+
+
 def residency_s(swap_s: float, is_waited_for: bool) -> float:
     """Return how long a model stays loaded before a swap to another one that takes `swap_s`."""
     return max(RESIDENCY_S if is_waited_for else 0.0, _SWAP_TIMES * swap_s)
@@ -202,10 +208,11 @@ def fallback_models(
     a loaded model the time is not used. Leave out requests of a deferred class with slack (entitlement.py).
 
     Invariant, for M models that wait and W workers that fit them all, if every result is carried out, and other swaps
-    keep held_s: a model is loaded at most ceil(M / W) P after it began to wait. P is
-    the residency, the drain and the swap for the longest swap time, and the time between two calls. Swaps under way
-    at the beginning to models that no request waits for, or that two workers load, come on top; and one
-    P, if a worker begins to swap for another reason (a plan) before the fallback serves this order.
+    keep held_s: a model is loaded at most ceil(M / W) P after it began to wait. P is the residency, the drain and the
+    swap for the longest swap time, and the time between two calls. Without a plan the residency is at least the longest
+    of the last swaps, with its drain. Swaps under way at the beginning to models that no request waits for, or that two
+    workers load, come on top; and one P, if a worker begins to swap for another reason (a plan) before the fallback
+    serves this order.
 
     The model that has waited longest is the first. Each worker swaps at least once in P, so the i-th model is loaded
     ceil(i / W) P after all workers begin to serve this order, and swaps that are under way then.
@@ -222,9 +229,10 @@ def fallback_models(
         return {}
     if expected_drain_s is None:
         absent = [model for model in absent if now - waiting_by_model[model] >= PATIENCE_S]
-    else:
-        absent = absent[: _overdue(absent, waiting_by_model, len(fitting), workers, now, drain_s, expected_drain_s)]
-    return _assign(absent, workers, now, waiting_by_model)
+        drains_s = {worker.name: worker.free_s for worker in workers}
+        return _assign(absent, workers, now, waiting_by_model, turn_left_s, drains_s)
+    absent = absent[: _overdue(absent, waiting_by_model, len(fitting), workers, now, drain_s, expected_drain_s)]
+    return _assign(absent, workers, now, waiting_by_model, held_s, {})
 
 
 def _overdue(
@@ -264,19 +272,25 @@ def _turns_s(count: int, workers: Sequence[FleetWorker], now: float, swap_s: flo
 
 
 def _assign(
-    models: Sequence[str], workers: Sequence[FleetWorker], now: float, waited_for: Collection[str]
+    models: Sequence[str],
+    workers: Sequence[FleetWorker],
+    now: float,
+    waited_for: Collection[str],
+    waits_s: Callable[[FleetWorker, str, float, bool], float],
+    drains_s: Mapping[str, float],
 ) -> dict[str, str]:
     """Give each model a worker, in their order, and return the model that these workers must have now.
 
-    A worker that may not swap yet keeps its model until then. First workers that may swap soonest, then those with a
-    model that no request waits for, then with one that another worker has too, then those that have theirs longest.
+    A worker that may not swap yet keeps its model until then. First workers that may swap soonest, with the seconds of
+    their drains if they are given, then those with a model that no request waits for, then with one that another worker
+    has too, then those that have theirs longest.
     """
     assigned: dict[str, str] = {}
     copies = Counter(worker.loaded for worker in workers)
 
     def reluctance(worker: FleetWorker, model: str) -> tuple[float, bool, bool, float, float, str]:
         is_waited_for = worker.loaded in waited_for
-        held = held_s(worker, model, now, is_waited_for)
+        held = waits_s(worker, model, now, is_waited_for) + drains_s.get(worker.name, 0.0)
         is_last = copies[worker.loaded] <= 1
         return held, is_waited_for, is_last, worker.loaded_at, worker.swap_to_s(model), worker.name
 
@@ -284,7 +298,7 @@ def _assign(
         able = [worker for worker in workers if worker.name not in assigned and worker.fits(model)]
         if able:
             chosen = min(able, key=lambda each: reluctance(each, model))
-            may_swap = held_s(chosen, model, now, chosen.loaded in waited_for) == 0.0
+            may_swap = waits_s(chosen, model, now, chosen.loaded in waited_for) == 0.0
             assigned[chosen.name] = model if may_swap else chosen.loaded
             copies[chosen.loaded] -= 1
     return assigned

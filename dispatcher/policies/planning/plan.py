@@ -212,6 +212,8 @@ class _Planning:
         self.claimed, self.workers, self.rates, self.now, self.observed_s = claimed, workers, rates, now, observed_s
         self.live = [piece for piece in claimed.pieces if not piece.has_slack]
         self.waited_for = {piece.key.model for piece in claimed.pieces}
+        self.live_models = {piece.key.model for piece in self.live}
+        self.kinds = sorted({worker.kind for worker in workers})
         self.problem = Problem(
             [self._group(number, piece) for number, piece in enumerate(self.live)],
             [self._worker(worker) for worker in workers],
@@ -238,16 +240,14 @@ class _Planning:
 
     def _group(self, number: int, piece: Piece) -> WaitingGroup:
         model = piece.key.model
-        kinds = {worker.kind for worker in self.workers}
-        seconds = {kind: piece.service / self.rates.per_s(kind, model) for kind in sorted(kinds)}
+        seconds = {kind: piece.service / self.rates.per_s(kind, model) for kind in self.kinds}
         return WaitingGroup(
             str(number), model, piece.requests, piece.due_at - self.now, seconds, piece.is_entitled, piece.weight
         )
 
     def _worker(self, worker: FleetWorker) -> PlannedWorker:
         """Return the worker of the problem."""
-        models = {piece.key.model for piece in self.live}
-        swap_s = {model: worker.swap_to_s(model) for model in models if worker.fits(model)}
+        swap_s = {model: worker.swap_to_s(model) for model in self.live_models if worker.fits(model)}
         if worker.loaded in swap_s:
             swap_s[worker.loaded] = _return_s(worker, self.workers)
         drain_s = max(0.0, worker.drain_s - worker.free_s)

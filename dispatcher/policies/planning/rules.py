@@ -28,7 +28,6 @@ _TURN_BATCHES = 4.0
 _HURRY_S = DECIDE_S + 2.0
 _EVERY_COUNT = 4
 """In a larger fleet a quarter, a half and three quarters of the workers keep a model, and not every number."""
-_UNIT_MIN_S = 1e-9
 _EXCHANGES = 3
 
 
@@ -49,42 +48,30 @@ class Rule:
                 if model >= 0 and play.may_swap(worker, model):
                     play.swap(worker, model)
             return
-        covered = play.coverage()
         for worker, model in zip(play.workers, self.kept, strict=True):
-            if model >= 0 and play.may_swap(worker, model):
-                _take(play, worker, model, covered)
-        shared = [worker for worker, model in zip(play.workers, self.kept, strict=True) if model < 0]
-        if not shared or self.sharing == "stay":
+            if model >= 0 and worker.target != model and play.may_swap(worker, model):
+                play.swap(worker, model)
+        if self.sharing == "stay" or not any(play.waiting):
             return
-        _SHARING[self.sharing](play, shared, covered)
+        shared = [worker for worker, model in zip(play.workers, self.kept, strict=True) if model < 0]
+        _SHARING[self.sharing](play, shared)
 
 
-def _missing(play: Play, covered: list[int]) -> list[int]:
+def _missing(play: Play) -> list[int]:
     """Return the models that requests wait for and no worker has, the first due first."""
-    found = [model for model, waiting in enumerate(play.waiting) if waiting > 0 and not covered[model]]
+    found = [model for model, waiting in enumerate(play.waiting) if waiting > 0 and not play.covered[model]]
     return sorted(found, key=play.head_due_s)
 
 
-def _take(play: Play, worker: PlayedWorker, model: int, covered: list[int]) -> None:
-    covered[model] += 1
-    if worker.target >= 0:
-        covered[worker.target] -= 1
-    play.swap(worker, model)
-
-
-def _behind(play: Play, covered: list[int]) -> list[int]:
+def _behind(play: Play) -> list[int]:
     """Return the models of workers that can't start all that waits in time."""
-    found = []
-    for model, waiting in enumerate(play.waiting):
-        if waiting > 0 and covered[model]:
-            slots_per_hold = sum(
-                worker.start.slots / max(_UNIT_MIN_S, worker.start.hold_s[model])
-                for worker in play.workers
-                if worker.target == model
-            )
-            if play.work[model] / slots_per_hold > max(0.0, play.head_due_s(model) - play.now_s):
-                found.append(model)
-    return found
+    return [
+        model
+        for model, waiting in enumerate(play.waiting)
+        if waiting > 0
+        and play.covered[model]
+        and play.work[model] / play.per_s[model] > play.head_due_s(model) - play.now_s
+    ]
 
 
 def _loss(play: Play, worker: PlayedWorker) -> tuple[float, float]:
@@ -92,49 +79,61 @@ def _loss(play: Play, worker: PlayedWorker) -> tuple[float, float]:
     return worker.running, play.start.reload_s[worker.target] if worker.target >= 0 else 0.0
 
 
-def _exhaust(play: Play, shared: list[PlayedWorker], covered: list[int]) -> None:
-    for worker in sorted(shared, key=lambda each: _loss(play, each)):
-        if worker.is_swapping:
-            continue
+def _find_exhausted(play: Play, shared: list[PlayedWorker]) -> list[PlayedWorker]:
+    """Return the workers that serve and have no request for their model, or have had their turn."""
+    waiting = play.waiting
+    return [
+        worker
+        for worker in shared
+        if worker.serves == worker.target
+        and (worker.serves < 0 or waiting[worker.serves] <= 0 or worker.turn >= _TURN_BATCHES * worker.slots)
+    ]
+
+
+def _exhaust(play: Play, shared: list[PlayedWorker]) -> None:
+    missing, behind = _missing(play), None
+    for worker in sorted(_find_exhausted(play, shared), key=lambda each: _loss(play, each)):
         own = play.waiting[worker.target] if worker.target >= 0 else 0.0
-        if own > 0 and worker.turn < _TURN_BATCHES * worker.start.slots:
-            continue
         own_due = play.head_due_s(worker.target) if own > 0 else inf
-        wanted = [model for model in _missing(play, covered) if play.may_swap(worker, model)]
-        if not wanted and own <= 0:
-            wanted = [model for model in _behind(play, covered) if play.may_swap(worker, model)]
-        if wanted and (own <= 0 or play.head_due_s(wanted[0]) < own_due):
-            _take(play, worker, wanted[0], covered)
+        wanted = next((model for model in missing if play.may_swap(worker, model)), None)
+        if wanted is None and own <= 0:
+            behind = _behind(play) if behind is None else behind
+            wanted = next((model for model in behind if play.may_swap(worker, model)), None)
+        if wanted is not None and (own <= 0 or play.head_due_s(wanted) < own_due):
+            play.swap(worker, wanted)
+            missing, behind = _missing(play), None
         elif own > 0:
             worker.turn = 0.0
 
 
-def _edf(play: Play, shared: list[PlayedWorker], covered: list[int]) -> None:
+def _edf(play: Play, shared: list[PlayedWorker]) -> None:
+    ready = [worker for worker in play.find_rested(shared) if worker.free >= 1.0]
+    if not ready:
+        return
     open_slots = [0.0] * play.start.models
     for worker in play.workers:
         if worker.target >= 0:
-            open_slots[worker.target] += worker.start.slots if worker.is_swapping else worker.free
+            open_slots[worker.target] += worker.slots - (worker.running if worker.serves >= 0 else 0.0)
     waiting = sorted((m for m, count in enumerate(play.waiting) if count > 0), key=play.head_due_s)
     for model in waiting:
         if open_slots[model] >= play.waiting[model]:
             continue
-        able = [each for each in shared if play.may_swap(each, model) and each.free >= 1.0]
+        able = [each for each in ready if play.may_swap(each, model)]
         if not able:
             return
-        worker = min(able, key=lambda each: _loss(play, each))
-        _take(play, worker, model, covered)
+        play.swap(min(able, key=lambda each: _loss(play, each)), model)
 
 
-def _slack(play: Play, shared: list[PlayedWorker], covered: list[int]) -> None:
-    wanted = _missing(play, covered) + _behind(play, covered)
-    for model in wanted:
-        able = [each for each in shared if play.may_swap(each, model)]
+def _slack(play: Play, shared: list[PlayedWorker]) -> None:
+    ready = play.find_rested(shared)
+    for model in _missing(play) + _behind(play) if ready else ():
+        able = [each for each in ready if play.may_swap(each, model)]
         if not able:
             continue
 
         def regret(each: PlayedWorker) -> tuple[bool, float, float, float]:
             own = each.target
-            lonely = own >= 0 and covered[own] <= 1 and (play.waiting[own] > 0 or play.start.demand[own] > 0)
+            lonely = own >= 0 and play.covered[own] <= 1 and (play.waiting[own] > 0 or play.start.demand[own] > 0)
             return lonely, -play.head_due_s(own) if lonely else 0.0, *_loss(play, each)
 
         worker = min(able, key=regret)
@@ -142,7 +141,7 @@ def _slack(play: Play, shared: list[PlayedWorker], covered: list[int]) -> None:
         needed_s = worker.start.swap_s[model] + 2.0 * worker.hold_s * (worker.running > 0.5) + _HURRY_S
         is_free = own < 0 or (play.waiting[own] <= 0 and worker.running < 0.5)
         if is_free or play.head_due_s(model) - play.now_s <= needed_s:
-            _take(play, worker, model, covered)
+            play.swap(worker, model)
 
 
 _SHARING = {"exhaust": _exhaust, "edf": _edf, "slack": _slack}

@@ -20,7 +20,6 @@ keep the program small (Figure 19). This takes a thousand groups.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import nsmallest
 from math import exp, inf
 from random import Random
 
@@ -72,16 +71,13 @@ class _Insertion:
 
     def _candidates(self, group: int) -> list[int]:
         """Return the queues to try, each once."""
-        can_serve = [at for at in range(len(self.queues)) if self.problem.seconds_on[at][group] < inf]
-        with_model = self.with_model[self.problem.model_of[group]]
         seconds_on = self.problem.seconds_on
-
-        def end_s(worker: int) -> float:
-            return self.end_s[worker] + seconds_on[worker][group]
-
-        near = nsmallest(_NEAR, (at for at in can_serve if at in with_model), key=end_s)
-        soonest = nsmallest(_SOONEST, can_serve, key=end_s)
-        return list(dict.fromkeys([*near, *soonest]))
+        ends_s = [end_s + seconds[group] for end_s, seconds in zip(self.end_s, seconds_on, strict=True)]
+        can_serve = [at for at, end_s in enumerate(ends_s) if end_s < inf]
+        can_serve.sort(key=ends_s.__getitem__)
+        with_model = self.with_model[self.problem.model_of[group]]
+        near = [at for at in can_serve if at in with_model][:_NEAR]
+        return list(dict.fromkeys([*near, *can_serve[:_SOONEST]]))
 
     def _places(self, worker: int, group: int) -> Iterator[int]:
         """Yield the places at which the model changes, those beside groups of the same model, and the end."""

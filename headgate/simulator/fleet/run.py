@@ -136,8 +136,7 @@ def _surroundings(spec: RunSpec, workers: Sequence[SimulatedWorker], classes: Sl
     for worker in fleet.workers:
         for model, loadable in worker.models.items():
             if model in profiles and (worker.kind, model) not in rates:
-                engine = make_engine(loadable.profile, make_policy("fcfs", WEIGHTED_TOKENS))
-                rates[worker.kind, model] = full_rate_per_s(engine, loadable.slots, profiles[model])
+                rates[worker.kind, model] = full_rate_per_s(loadable.profile, loadable.slots, profiles[model])
     gate = (spec.gate or GateSpec(1)).completed({**spec.workload.weights, **spec.weights}, spec.workload.tiers)
     return Surroundings(workers, classes, profiles, rates, gate, fleet.drain_s, spec.seed, spec.delta)
 

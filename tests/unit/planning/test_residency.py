@@ -48,6 +48,25 @@ def test_the_model_that_waits_longest_is_the_first() -> None:
     assert fallback_models(waiting, [worker(models="bc")], NOW + 11.0) == {"w": "c"}
 
 
+def test_without_a_plan_a_worker_serves_as_long_as_its_last_swap_took() -> None:
+    """And for 10 s while requests wait. With a plan the bound on waiting counts on the 10 s alone."""
+    waiting = {"a": NOW, "b": NOW - 1e6}
+    for rested_s, last_swap_s, model in ((24.0, 25.0, "a"), (25.0, 25.0, "b"), (9.0, 2.0, "a"), (10.0, 2.0, "b")):
+        swapped = replace(worker(loaded_at=NOW - rested_s, swap_s=1.0), last_swap_s=last_swap_s)
+        assert fallback_models(waiting, [swapped], NOW) == {"w": model}
+    swapped = replace(worker(loaded_at=NOW - 12.0, swap_s=1.0), last_swap_s=25.0)
+    assert fallback_models(waiting, [swapped], NOW, expected_drain_s=4.0) == {"w": "b"}
+
+
+def test_without_a_plan_the_worker_that_loads_the_model_soonest_is_the_first() -> None:
+    """A drain of 20 s is longer than the rest of 4 s and a drain of 2 s."""
+    ready = replace(worker("v", "a"), free_s=20.0)
+    resting = replace(worker("w", "d", loaded_at=NOW - 6.0), free_s=2.0)
+    waiting = {"a": NOW, "d": NOW, "c": NOW - 1e6}
+    assert fallback_models(waiting, [ready, resting], NOW) == {"w": "d"}
+    assert fallback_models(waiting, [ready, resting], NOW, expected_drain_s=4.0) == {"v": "c"}
+
+
 def test_nothing_is_loaded_that_is_loaded_or_fits_nowhere() -> None:
     assert fallback_models({"a": 0.0, "huge": 0.0}, [worker()], NOW) == {}
     assert fallback_models({"b": 0.0}, [replace(worker(), swap_s={"b": float("inf")})], NOW) == {}

@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf
 from typing import NamedTuple
 
@@ -21,7 +22,9 @@ from dispatcher.policies.planning.forecast_record import ForecastRecord
 from dispatcher.policies.planning.groups import DELTA
 from dispatcher.policies.planning.slo import SloClasses
 from dispatcher.policies.service import WEIGHTED_TOKENS
-from headgate.simulator.engines.interface import SimulatedEngine
+from gpu_worker.policies.fairness.registry import make_policy
+from headgate.simulator.engines.profile import EngineProfile
+from headgate.simulator.engines.registry import make_engine
 from headgate.simulator.fleet.worker import SimulatedWorker
 from headgate.simulator.gates.spec import GateSpec
 from headgate.simulator.measures.announced_waits import WaitCoverage
@@ -29,6 +32,8 @@ from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import Arrival
 
 _WAVES = 4
+_RATES_MOST = 64
+"""So many measured rates are kept."""
 
 
 @dataclass(slots=True)
@@ -70,22 +75,31 @@ def profiles_of(arrivals: Iterable[Arrival], default_model: str) -> dict[str, Mo
     return found
 
 
-def full_rate_per_s(engine: SimulatedEngine, slots: int, profile: ModelProfile) -> float:
+def full_rate_per_s(engine: EngineProfile, slots: int, profile: ModelProfile) -> float:
     """Return the service units per second of a new engine with slots full of requests of the mean lengths.
 
     Lengths of which not even two requests fit at once are cut.
     """
-    most = engine.profile.pool_tokens // 4
+    most = engine.pool_tokens // 4
     lengths = min(most, max(1, round(profile.input_mean))), min(most, max(1, round(profile.output_mean)))
+    return _measure_rate(engine.model_copy(update={"fitted_on": None}), slots, *lengths)
+
+
+@lru_cache(maxsize=_RATES_MOST)
+def _measure_rate(profile: EngineProfile, slots: int, input_tokens: int, output_tokens: int) -> float:
+    """Return it for requests of these lengths. All planners of a scene need the same rates. The profile does not say
+    what it was fitted on, which has no hash."""
+    engine = make_engine(profile, make_policy("fcfs", WEIGHTED_TOKENS))
     left, served = _WAVES * slots, 0
     for number in range(slots):
-        engine.submit(SimRequest(str(number), Arrival(0.0, "", *lengths), 0.0), 0.0)
+        engine.submit(SimRequest(str(number), Arrival(0.0, "", input_tokens, output_tokens), 0.0), 0.0)
     while served < left:
         for _ in engine.advance(inf):
             served += 1
             if served + slots <= left:
-                engine.submit(SimRequest(f"more {served}", Arrival(0.0, "", *lengths), engine.now_s), engine.now_s)
-    return served * WEIGHTED_TOKENS(*lengths) / engine.now_s
+                further = Arrival(0.0, "", input_tokens, output_tokens)
+                engine.submit(SimRequest(f"more {served}", further, engine.now_s), engine.now_s)
+    return served * WEIGHTED_TOKENS(input_tokens, output_tokens) / engine.now_s
 
 
 class Dispatch(NamedTuple):

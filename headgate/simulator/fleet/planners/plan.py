@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
-from dispatcher.model.commands import Refused, Report, Return, Waiting
+from dispatcher.model.commands import Refused, Report, Return, Tick, Waiting
 from dispatcher.model.facts import Dispatched, ModelOrdered
 from dispatcher.model.fleet import LoadableModel
 from dispatcher.policies.clocks import Share
@@ -117,6 +117,10 @@ class FleetGate:
         """Propose a plan. The gate follows it or not."""
         record_forecast(self._gate.shard.state, plan, EPOCH + now_s)
         self._follow(self._gate.decide(plan_command(plan), now=EPOCH + now_s))
+
+    def tick(self, now_s: float) -> None:
+        """Let the gate decide what is due now, as heartbeats do in production."""
+        self._follow(self._gate.decide(Tick(), now=EPOCH + now_s))
 
     def dispatches(self) -> Iterator[tuple[SimRequest, SimulatedWorker]]:
         """Yield what the gate has dispatched since the last time."""
@@ -322,3 +326,12 @@ class ProductionPlanner(Planner):
 
     def _leave(self, request: SimRequest) -> None:
         self._groups[request.arrival.tenant].remove(self._grouped.pop(request.request_id))
+
+
+@planner("no-plan")
+class GateAlone(ProductionPlanner):
+    """The production's gate while no planner makes plans: models take turns (policies/planning/fleet.py)."""
+
+    def _plan(self, now_s: float) -> None:
+        self._planned_s = now_s
+        self._gate.tick(now_s)
