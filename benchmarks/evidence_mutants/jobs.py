@@ -76,6 +76,7 @@ def _fewer() -> Changes:
         (theorems, "_RANDOM_WORKLOADS", _RANDOM_WORKLOADS),
         (paper, "_SEEDS", SEEDS),
         (paper, "_LOADS", _LATENCY_LOADS),
+        (paper, "_ORDERS", paper._ORDERS_OF_TABLE_2),
         (paper, "_SCALE_SEEDS", 1),
         (
             paper,
