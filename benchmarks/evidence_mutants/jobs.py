@@ -16,7 +16,7 @@ from headgate.evidence.vtc import measured, theorems
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"
 SEEDS = 2
-_SEEDS_OF = {"fairserve": 6}
+_SEEDS_OF = {"fairserve": 6, "fairserve-service": 6, "preemption-limits": 4}
 """Cheap experiments with counts of few requests a run."""
 RUNS = (
     *("increase.vtc", "on_off_less.vtc", "overload-multi.vtc_oracle", "overload.vtc", "overload.vtc_pred_50"),
