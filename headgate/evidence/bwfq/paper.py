@@ -82,7 +82,8 @@ def latency(setting: Setting) -> Section:
     by_load = _play_loads(setting)
     return Section(
         text=(
-            f"80 workers with one request each, 300 s, {_SEEDS} seeds, means with 95 % intervals. {_CHOICES}",
+            f"80 workers with one request each, 300 s, {_SEEDS} seeds (the paper has ten), means with 95 % intervals. "
+            + _CHOICES,
             "For batch the paper prints a P99 of 8.6 s under FCFS and 2.2 s under BWFQ, for interactive requests "
             "0.10 s under both, and a throughput of 94 %. Its batch requests take 8 to 15 s, so these latencies cannot "
             "include service. In a queue that is first come, first served, an interactive request waits as long as a "
