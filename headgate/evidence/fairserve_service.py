@@ -209,7 +209,7 @@ def _delay_check(ours: float, vtc: float) -> Check:
     return Check(
         f"wsc + throttling has at least {_TIMES_FEWER:g} times fewer users with a queueing delay than vtc (Figure 8d)",
         vtc >= _TIMES_FEWER * ours,
-        f"{ours:.1f} % against {vtc:.1f} %; the paper has {_PRINTED_DELAYED[OIT]} % and {_PRINTED_DELAYED['vtc']:.1f} %",
+        f"{ours:.1f} % against {vtc:.1f} %; the paper has {_PRINTED_DELAYED[OIT]} and {_PRINTED_DELAYED['vtc']:.1f} %",
         "the paper does not say what it counts: with a mean time to the first token of 42.5 s (Table 3) it cannot be a "
         f"wait of {_DELAY_S:g} s, as here, where the engine is full for the whole run and nearly every user waits",
     )
