@@ -49,7 +49,7 @@ def figure_8(setting: Setting) -> Section:
     text = (
         "480 requests per minute of 64/512 against 90 of 512/64, Poisson, 600 s, as in the caption of the figure. The "
         "authors' published logs have other lengths: 480 per minute of 512/32 against 90 of 32/512. vtc-measured plays "
-        f"those requests. At most {_FIGURE_8_SEEDS} seeds: a run serves for an hour and a half what arrives in ten minutes."
+        f"those requests. At most {_FIGURE_8_SEEDS} seeds: a run of ten minutes of arrivals lasts 90 minutes."
     )
     few = replace(setting, seeds=min(setting.seeds, _FIGURE_8_SEEDS))
     return _uneven("8", text, play.played(few, play.described("vtc-figure-8")), {})
