@@ -345,7 +345,8 @@ def _all_entitled() -> Changes:
 
     def entitle(*of: Any, **named: Any) -> Any:
         found = claims(*of, **named)
-        return found._replace(pieces=[piece._replace(is_entitled=True, weight=1.0) for piece in found.pieces])
+        pieces = [piece._replace(is_entitled=True, weight=1.0) for piece in found.pieces]
+        return found._replace(pieces=pieces, expected_parts=dict.fromkeys(found.expected_parts, 1.0))
 
     return [(planning, "claims", entitle)]
 

@@ -102,7 +102,7 @@ def latency(setting: Setting) -> Section:
     )
 
 
-def _play_loads(setting: Setting) -> dict[float, _ByOrder]:
+def _play_loads(setting: Setting) -> Mapping[float, _ByOrder]:
     orders = {load: _ORDERS if load == 0.6 else _ORDERS_OF_TABLE_2 for load in _LOADS}
     jobs = [(Scenario(load=load), seed, orders[load]) for load in _LOADS for seed in range(1, _SEEDS + 1)]
     played = iter(setting.map(play_paper, jobs))
@@ -375,10 +375,11 @@ def _rows(setting: Setting) -> list[_Row]:
     rows: list[_Row] = []
     for scenario in _SIZES:
         runs = [next(played) for _ in range(seeds[scenario])]
-        waits = [fmean(run[order].interactive_wait_s for run in runs) for order in _SCALE_ORDERS]
-        batch = [fmean(run[order].batch_wait_s for run in runs) for order in _SCALE_ORDERS]
+        fcfs_s, ours_s = (fmean(run[order].interactive_wait_s for run in runs) for order in _SCALE_ORDERS)
+        fcfs_batch_s, our_batch_s = (fmean(run[order].batch_wait_s for run in runs) for order in _SCALE_ORDERS)
         work = fmean(run["bwfq"].work for run in runs) / scenario.workers / scenario.duration_s
         of_fcfs = fmean(run["bwfq"].work / run["fcfs"].work for run in runs)
         tenants = scenario.interactive + scenario.batch
-        rows.append((scenario.workers, tenants, *waits, *batch, f"{work:.0%}", f"{of_fcfs:.1%}"))
+        waits = fcfs_s, ours_s, fcfs_batch_s, our_batch_s
+        rows.append((scenario.workers, tenants, *waits, f"{work:.0%}", f"{of_fcfs:.1%}"))
     return rows
