@@ -51,7 +51,8 @@ def _blocks(found: Found, held: Held) -> Iterator[str]:
     counts = {experiment: _count(found, experiment) for experiment in found if _holding(found[experiment])}
     total, turned_total = (sum(count[at] for count in counts.values()) for at in range(2))
     limits = sum(1 for experiment, claim in _claims(found) if _is_unturned_limit(found, experiment, claim))
-    yield f"{turned_total} of {total} claims are turned by at least one mutant. Of the others, {limits} state a limit.\n"
+    yield f"{turned_total} of {total} claims are turned by at least one mutant. Of the others, {limits} state a limit."
+    yield ""
     rows = [
         (_link(experiment), *count, ", ".join(name for name in found[experiment] if name))
         for experiment, count in counts.items()
