@@ -313,7 +313,7 @@ def timeline(setting: Setting) -> Section:
 
 
 _SCALE_SEEDS = 3
-"""Of a size from 1,000 workers on one: its P99s are of at least 80,000 requests."""
+"""A size from 1,000 workers on has one seed, because its P99s are of at least 80,000 requests."""
 _SIZES = (
     Scenario(workers=10, interactive=1, batch=1, in_step=True),
     Scenario(workers=100, interactive=12, batch=2, in_step=True),
