@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.evidence_mutants.jobs import Job, timed
 from benchmarks.evidence_mutants.mutants import MUTANTS
-from benchmarks.evidence_mutants.page import Verdicts, find_unnoticed, render_page
+from benchmarks.evidence_mutants.page import Held, Verdicts, find_unnoticed, render_page
 from headgate.evidence.registry import EXPERIMENTS
 from headgate.simulator.parallel import Processes
 
@@ -83,7 +83,14 @@ def _write(found: dict[str, dict[str, Verdicts]]) -> None:
         if name in found
     }
     (FOLDER / "mutants.json").write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    (FOLDER / "mutants.md").write_text(render_page(ordered), "utf-8")
+    (FOLDER / "mutants.md").write_text(render_page(ordered, _read_held()), "utf-8")
+
+
+def _read_held() -> Held:
+    sections = json.loads((FOLDER / "claims.json").read_text("utf-8"))
+    return {
+        name: [check["claim"] for check in section["checks"] if check["held"]] for name, section in sections.items()
+    }
 
 
 if __name__ == "__main__":

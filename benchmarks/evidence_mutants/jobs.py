@@ -16,7 +16,7 @@ from headgate.evidence.vtc import measured, theorems
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"
 SEEDS = 2
-_SEEDS_OF = {"fairserve": 6}
+_SEEDS_OF = {"fairserve": 6, "fairserve-service": 6, "preemption-limits": 4}
 """Cheap experiments with counts of few requests a run."""
 RUNS = (
     *("increase.vtc", "on_off_less.vtc", "overload-multi.vtc_oracle", "overload.vtc", "overload.vtc_pred_50"),
@@ -24,6 +24,15 @@ RUNS = (
 )
 """The measured runs that are played: short ones of which every figure is within its tolerance, or nearly."""
 _RANDOM_WORKLOADS = 40
+_LATENCY_LOADS = (0.4, 0.6)
+_CARES_ORDERS = {
+    **dict.fromkeys(cares.RUNS, ("bwfq",)),
+    **dict.fromkeys(("idle_long", "slept", "history", "stale", "costs"), ("ratio+wake", "bwfq")),
+    "stranded": ("ratio", "bwfq"),
+    "owed_more": ("sfq", "bwfq"),
+    "overbooked": ("virtual-clock", "bwfq"),
+}
+"""The orders of which each run has a claim."""
 J = TypeVar("J")
 R = TypeVar("R")
 
@@ -66,6 +75,8 @@ def _fewer() -> Changes:
         (measured, "measured_logs", _few_runs),
         (theorems, "_RANDOM_WORKLOADS", _RANDOM_WORKLOADS),
         (paper, "_SEEDS", SEEDS),
+        (paper, "_LOADS", _LATENCY_LOADS),
+        (paper, "_ORDERS", paper._ORDERS_OF_TABLE_2),
         (paper, "_SCALE_SEEDS", 1),
         (
             paper,
@@ -73,6 +84,7 @@ def _fewer() -> Changes:
             [size for size in paper._SIZES if size.workers <= 100 and size.interactive + size.batch <= 100],
         ),
         (cares, "_SEEDS", 1),
+        (cares, "_COMPARED", _CARES_ORDERS),
     ]
 
 

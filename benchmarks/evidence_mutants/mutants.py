@@ -342,7 +342,8 @@ def _all_entitled() -> Changes:
 
     def entitle(*of: Any, **named: Any) -> Any:
         found = claims(*of, **named)
-        return found._replace(pieces=[piece._replace(is_entitled=True, weight=1.0) for piece in found.pieces])
+        pieces = [piece._replace(is_entitled=True, weight=1.0) for piece in found.pieces]
+        return found._replace(pieces=pieces, expected_parts=dict.fromkeys(found.expected_parts, 1.0))
 
     return [(planning, "claims", entitle)]
 
@@ -455,6 +456,9 @@ MUTANTS: Mapping[str, Mutant] = {
         _vtc_is("vtc-predict", "vtc-oracle", "vtc-noisy"),
     ),
     "rpm + 1": Mutant("RPM lets one request more a minute through", _RPM, _limit_a_minute(lambda most: most + 1)),
+    "rpm halved": Mutant(
+        "RPM lets half of its requests a minute through", _RPM, _limit_a_minute(lambda most: max(1, most // 2))
+    ),
     "rpm without limit": Mutant("RPM refuses nothing", _RPM, _limit_a_minute(lambda most: 10**9)),
     "slow steps": Mutant("the modelled engine's decode steps take 8 % longer", _VTC, lambda: _slower_steps(1.08)),
     "half pool": Mutant("the modelled engine has half of the pool", _VTC, _half_the_pool),
@@ -498,6 +502,9 @@ MUTANTS: Mapping[str, Mutant] = {
     "plan is fcfs": Mutant("first come, first served under the name of plan", _FLEET, _planner_is("plan", "fcfs")),
     "plan is round robin": Mutant(
         "round robin over workers under the name of plan", _FLEET, _planner_is("plan", "round-robin")
+    ),
+    "plan is shepherd": Mutant(
+        "fixed batches under the name of plan", ("qlm-figure-1", "qlm-figure-9-10"), _planner_is("plan", "shepherd")
     ),
     "plan is static": Mutant("a partition under the name of plan", (*_SEVERAL, *_DEAR), _planner_is("plan", "static")),
     "qlm is plan": Mutant("plan under the name of qlm", ("qlm-flood",), _planner_is("qlm", "plan")),

@@ -16,6 +16,10 @@ from headgate.evidence.fairserve import APPS, OIT, POLICIES, RPM, TIMEOUT_S, Cas
 from headgate.simulator.requests import SimRequest
 
 _DELAY_S = 1.0
+_PRINTED_DELAYED = {f"rpm:{RPM}": 93 * 0.93, "vtc": 10.67 * 0.93, OIT: 0.93}
+"""Percentages of users with a queueing delay, as section 5.2 states them: 0.93, and 10.67 and 93 times as many."""
+_TIMES_FEWER = 5.0
+"""Half of the paper's 10.67. Written when our figures were known, and known to fail."""
 _PRINTED = {
     f"rpm:{RPM}": (11155.15, 182.85, 40.20, 51.52, 85.36, 92.03),
     "vtc": (12190.10, 262.97, 42.57, None, None, None),
@@ -115,7 +119,8 @@ def fairserve_service(setting: Setting) -> Section:
             f"not define it. Means over {setting.seeds} seeds.",
             "Figure 9 has bars without numbers. Its text says that FairServe has 1.03 to 1.75 times the throughput and "
             "a time to the first token 1.03 to 1.06 times as low, but neither for which application nor beside which "
-            "scheduler. So the claim is the order, for each application and beside both.",
+            "scheduler. So the claim is the order, for each application and beside both. The text also has 1.05 times "
+            "VTC's prompt tokens/s; the figures of Table 3 give 1.005.",
         ),
         tables=[_table_3(runs), _figures(runs), _figure_9(runs)],
         checks=_checks(runs),
@@ -143,8 +148,14 @@ def _table_3(runs: _Runs) -> Table:
 
 
 def _figures(runs: _Runs) -> Table:
-    columns = ("scheduler", "requests that a throttled user sent (8c)", "users with a queueing delay, % (8d)")
-    rows = [(name, _throttled_requests(of_name), _mean(of_name, "delayed")) for name, of_name in runs.items()]
+    columns = (
+        *("scheduler", "requests that a throttled user sent (8c)"),
+        *("users with a queueing delay, % (8d): paper", "ours"),
+    )
+    rows = [
+        (name, _throttled_requests(of_name), _PRINTED_DELAYED.get(name), _mean(of_name, "delayed"))
+        for name, of_name in runs.items()
+    ]
     return Table("Figures 8c and 8d", columns, rows)
 
 
@@ -189,9 +200,19 @@ def _checks(runs: _Runs) -> list[Check]:
             f"only the abusive users of the made workload reach {RPM} requests a minute; the throttling's limits are "
             "lower, and reach other users while the cache is full",
         ),
-        _order_check(runs, "delayed", "has fewer users with a queueing delay (Figure 8d)", "vtc", ours, of=ours),
+        _delay_check(*(_mean(runs[name], "delayed") for name in (ours, "vtc"))),
         *(_app_check(runs, other, figure) for other in (rpm, "vtc") for figure in ("tokens_per_s", "ttft_s")),
     ]
+
+
+def _delay_check(ours: float, vtc: float) -> Check:
+    return Check(
+        f"wsc + throttling has at least {_TIMES_FEWER:g} times fewer users with a queueing delay than vtc (Figure 8d)",
+        vtc >= _TIMES_FEWER * ours,
+        f"{ours:.1f} % against {vtc:.1f} %; the paper has {_PRINTED_DELAYED[OIT]} and {_PRINTED_DELAYED['vtc']:.1f} %",
+        "the paper does not say what it counts: with a mean time to the first token of 42.5 s (Table 3) it cannot be a "
+        f"wait of {_DELAY_S:g} s, as here, where the engine is full for the whole run and nearly every user waits",
+    )
 
 
 def _app_check(runs: _Runs, other: str, figure: str) -> Check:
@@ -210,10 +231,7 @@ def _app_check(runs: _Runs, other: str, figure: str) -> Check:
     )
 
 
-def _order_check(
-    runs: _Runs, figure: str, claim: str, higher: str, lower: str, reason: str = "", *, of: str = OIT
-) -> Check:
+def _order_check(runs: _Runs, figure: str, claim: str, higher: str, lower: str, reason: str = "") -> Check:
     values = {name: _mean(runs[name], figure) for name in (higher, lower)}
-    other = lower if of == higher else higher
     found = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
-    return Check(f"{of} {claim} than {other}", values[higher] > values[lower], found, reason)
+    return Check(f"{higher} {claim} than {lower}", values[higher] > values[lower], found, reason)

@@ -10,6 +10,7 @@ from benchmarks.evidence_mutants.page import find_unnoticed, render_page
 from gpu_worker.policies.fairness.registry import POLICIES, all_policies
 from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
 from gpu_worker.policies.tiers import TierSettings
+from headgate.evidence.bwfq.cares import measure
 from headgate.evidence.preemption.limits import count_evictions
 from headgate.evidence.registry import EXPERIMENTS
 
@@ -71,3 +72,20 @@ def test_the_page_says_which_mutants_turn_a_claim() -> None:
     assert "nobody tries" not in page
     assert "no cap" in find_unnoticed(found)
     assert "no plan" not in find_unnoticed(found)
+
+
+def test_the_page_marks_limits_and_counts_the_claims_that_it_does_not_judge() -> None:
+    found: dict[str, dict[str, dict[str, bool | str | None]]] = {
+        "first": {"": {"it holds": True, "a limit: none is better": True}, "no lift": {"it holds": False}},
+    }
+    page = render_page(found, {"first": ["it holds", "a limit: none is better", "with twenty seeds"]})
+    assert "| a limit: none is better | none: it states a limit |" in page
+    assert "1 of 2 claims are turned by at least one mutant. Of the others, 1 state a limit." in page
+    assert "first 1." in page
+
+
+@pytest.mark.parametrize("mutant", ["", "no wake", "no guarantees"])
+def test_a_flood_gets_its_guarantee_only_if_filled_buckets_move_it_forward(mutant: str) -> None:
+    with applied(MUTANTS.get(mutant)):
+        of_a, of_b = measure(("owed_flood", "bwfq", 1))
+    assert (of_a, of_b) == pytest.approx((2.5, 7.5) if mutant else (6.0, 4.0), abs=0.1)

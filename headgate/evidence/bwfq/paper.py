@@ -27,11 +27,14 @@ from headgate.evidence.document import Cell, Check, Section, Setting, Table, exp
 from headgate.evidence.runs import mean
 from headgate.simulator.report.drawing import Plot, Series
 
-_SEEDS = 10
-_T_95 = 2.262
-"""Student's t of 9 degrees of freedom, two-sided 95 %."""
+_SEEDS = 5
+_T_95 = 2.776
+"""Student's t of 4 degrees of freedom, two-sided 95 %."""
 _LOADS = (0.2, 0.4, 0.6, 0.8)
 _ORDERS = ("fcfs", "ratio", "ratio+wake", HELD, "virtual-clock", "sfq", "bwfq")
+"""The orders at the load of Table 1, 60 %."""
+_ORDERS_OF_TABLE_2 = ("fcfs", "ratio+wake", HELD, "bwfq")
+"""The orders at all other loads."""
 _PRINTED = {0.2: (1.2, 0.8, 98), 0.4: (3.5, 1.5, 96), 0.6: (8.5, 2.1, 94), 0.8: (15.2, 3.8, 89)}
 """Table 2, by load: the gap under FCFS and BWFQ in seconds, and the throughput in percent of FCFS's."""
 
@@ -76,15 +79,11 @@ def _gap(reading: str) -> Callable[[Figures], float]:
 
 @experiment("bwfq-latency", "Interactive and batch tenants on 80 workers", "BWFQ, section 4.1 and 4.2, Tables 1 and 2")
 def latency(setting: Setting) -> Section:
-    jobs = [(Scenario(load=load), seed, _ORDERS) for load in _LOADS for seed in range(1, _SEEDS + 1)]
-    played = setting.map(play_paper, jobs)
-    by_load: dict[float, _ByOrder] = {
-        load: {order: [run[order] for run in played[at * _SEEDS : (at + 1) * _SEEDS]] for order in _ORDERS}
-        for at, load in enumerate(_LOADS)
-    }
+    by_load = _play_loads(setting)
     return Section(
         text=(
-            f"80 workers with one request each, 300 s, {_SEEDS} seeds, means with 95 % intervals. {_CHOICES}",
+            f"80 workers with one request each, 300 s, {_SEEDS} seeds (the paper has ten), means with 95 % intervals. "
+            + _CHOICES,
             "For batch the paper prints a P99 of 8.6 s under FCFS and 2.2 s under BWFQ, for interactive requests "
             "0.10 s under both, and a throughput of 94 %. Its batch requests take 8 to 15 s, so these latencies cannot "
             "include service. In a queue that is first come, first served, an interactive request waits as long as a "
@@ -99,8 +98,19 @@ def latency(setting: Setting) -> Section:
             _readings(by_load[0.6]),
             _table_2(by_load),
         ],
-        checks=[*_impossible(by_load), *_improvements(by_load), *_readings_hold(by_load), *_costs(by_load)],
+        checks=[_impossible(by_load), *_improvements(by_load), *_readings_hold(by_load), *_costs(by_load)],
     )
+
+
+def _play_loads(setting: Setting) -> Mapping[float, _ByOrder]:
+    orders = {load: _ORDERS if load == 0.6 else _ORDERS_OF_TABLE_2 for load in _LOADS}
+    jobs = [(Scenario(load=load), seed, orders[load]) for load in _LOADS for seed in range(1, _SEEDS + 1)]
+    played = iter(setting.map(play_paper, jobs))
+    by_load = {}
+    for load in _LOADS:
+        runs = [next(played) for _ in range(_SEEDS)]
+        by_load[load] = {order: [run[order] for run in runs] for order in orders[load]}
+    return by_load
 
 
 def _table_1(runs: _ByOrder) -> Table:
@@ -151,22 +161,14 @@ def _table_2(by_load: Mapping[float, _ByOrder]) -> Table:
     return Table("Table 2, with the gap read as slowdown; work relative to FCFS", columns, rows)
 
 
-def _impossible(by_load: Mapping[float, _ByOrder]) -> list[Check]:
+def _impossible(by_load: Mapping[float, _ByOrder]) -> Check:
     """Check what contradicts the printed figures."""
     interactive, batch = (mean(by_load[0.6]["fcfs"], figure) for figure in _READINGS[_WAIT])
-    shortest = min(mean(runs[order], lambda f: f.batch_response_s) for runs in by_load.values() for order in _ORDERS)
-    return [
-        Check(
-            "under FCFS interactive requests wait as long as batch requests: 0.10 s beside 8.6 s is impossible",
-            abs(interactive / batch - 1) < 0.1,
-            f"{interactive:.2f} s and {batch:.2f} s",
-        ),
-        Check(
-            "no order brings the P99 response of batch below its service: 2.2 s is impossible",
-            shortest > 8.0,
-            f"{shortest:.1f} s at best",
-        ),
-    ]
+    return Check(
+        "under FCFS interactive requests wait as long as batch requests: 0.10 s beside 8.6 s is impossible",
+        abs(interactive / batch - 1) < 0.1,
+        f"{interactive:.2f} s and {batch:.2f} s",
+    )
 
 
 def _improvements(by_load: Mapping[float, _ByOrder]) -> list[Check]:
@@ -311,6 +313,7 @@ def timeline(setting: Setting) -> Section:
 
 
 _SCALE_SEEDS = 3
+"""A size from 1,000 workers on has one seed, because its P99s are of at least 80,000 requests."""
 _SIZES = (
     Scenario(workers=10, interactive=1, batch=1, in_step=True),
     Scenario(workers=100, interactive=12, batch=2, in_step=True),
@@ -321,9 +324,9 @@ _SIZES = (
         for tenants in (10, 100, 1_000, 5_000)
     ),
 )
-_SCALE_ORDERS = ("fcfs", "ratio+wake", "bwfq")
+_SCALE_ORDERS = ("fcfs", "bwfq")
 
-_Row = tuple[int, int, float, float, float, float, float, str, str]
+_Row = tuple[int, int, float, float, float, float, str, str]
 
 
 @experiment("bwfq-scale", "More workers, more tenants", "BWFQ, section 4.3, Figure 5")
@@ -332,17 +335,18 @@ def scale(setting: Setting) -> Section:
     slow = [row for row in rows if row[2] > 1.0]
     return Section(
         text=(
-            f"Load 60 %, 300 s, {_SCALE_SEEDS} seeds. First workers and tenants grow together, then tenants alone. "
-            "In the first four rows all batch tenants have their bursts at the same moments, in the others each at its "
-            "own. In the larger sizes each interactive tenant sends less, so that capacity is left for batch. The "
-            "paper prints improvements of 2.1 times at 10 workers, 3.2 at 100, 4.2 at 5,000 and 4.3 at 10,000, and "
-            "does not say of which quantity. The time of a decision depends on the machine; `make bench` prints it.",
+            f"Load 60 %, 300 s, {_SCALE_SEEDS} seeds, one from 1,000 workers on. First workers and tenants grow "
+            "together, then tenants alone. In the first four rows all batch tenants have their bursts at the same "
+            "moments, in the others each at its own. In the larger sizes each interactive tenant sends less, so that "
+            "capacity is left for batch. The paper prints improvements of 2.1 times at 10 workers, 3.2 at 100, 4.2 at "
+            "5,000 and 4.3 at 10,000, and does not say of which quantity. The time of a decision depends on the "
+            "machine; `make bench` prints it.",
         ),
         tables=[
             Table(
                 "P99 wait (s) and use of the workers",
                 (
-                    *("workers", "tenants", "interactive: fcfs", "interactive: ratio+wake", "interactive: bwfq"),
+                    *("workers", "tenants", "interactive: fcfs", "interactive: bwfq"),
                     *("batch: fcfs", "batch: bwfq", "bwfq: use of the workers", "bwfq: work relative to fcfs"),
                 ),
                 rows,
@@ -351,13 +355,13 @@ def scale(setting: Setting) -> Section:
         checks=[
             Check(
                 "bwfq never lets interactive requests wait longer than FCFS does",
-                all(row[4] <= row[2] + 0.01 for row in rows),
+                all(row[3] <= row[2] + 0.01 for row in rows),
                 "FCFS and bwfq: "
-                + "; ".join(f"{row[0]:,} workers, {row[1]:,} tenants: {row[2]:.2f} s, {row[4]:.2f} s" for row in rows),
+                + "; ".join(f"{row[0]:,} workers, {row[1]:,} tenants: {row[2]:.2f} s, {row[3]:.2f} s" for row in rows),
             ),
             Check(
                 "where FCFS lets them wait more than a second, bwfq takes at most a quarter of that",
-                all(row[4] <= row[2] / 4 for row in slow),
+                all(row[3] <= row[2] / 4 for row in slow),
                 f"{len(slow)} of {len(rows)} sizes",
             ),
         ],
@@ -365,16 +369,17 @@ def scale(setting: Setting) -> Section:
 
 
 def _rows(setting: Setting) -> list[_Row]:
-    jobs = [(scenario, seed, _SCALE_ORDERS) for scenario in _SIZES for seed in range(1, _SCALE_SEEDS + 1)]
+    seeds = {scenario: 1 if scenario.workers >= 1_000 else _SCALE_SEEDS for scenario in _SIZES}
+    jobs = [(scenario, seed, _SCALE_ORDERS) for scenario in _SIZES for seed in range(1, seeds[scenario] + 1)]
     played = iter(setting.map(play_paper, jobs))
     rows: list[_Row] = []
     for scenario in _SIZES:
-        runs = [next(played) for _ in range(_SCALE_SEEDS)]
-        waits = [fmean(run[order].interactive_wait_s for run in runs) for order in _SCALE_ORDERS]
-        batch = [fmean(run[order].batch_wait_s for run in runs) for order in ("fcfs", "bwfq")]
+        runs = [next(played) for _ in range(seeds[scenario])]
+        fcfs_s, ours_s = (fmean(run[order].interactive_wait_s for run in runs) for order in _SCALE_ORDERS)
+        fcfs_batch_s, our_batch_s = (fmean(run[order].batch_wait_s for run in runs) for order in _SCALE_ORDERS)
         work = fmean(run["bwfq"].work for run in runs) / scenario.workers / scenario.duration_s
         of_fcfs = fmean(run["bwfq"].work / run["fcfs"].work for run in runs)
         tenants = scenario.interactive + scenario.batch
-        shares = f"{work:.0%}", f"{of_fcfs:.1%}"
-        rows.append((scenario.workers, tenants, waits[0], waits[1], waits[2], batch[0], batch[1], *shares))
+        waits = fcfs_s, ours_s, fcfs_batch_s, our_batch_s
+        rows.append((scenario.workers, tenants, *waits, f"{work:.0%}", f"{of_fcfs:.1%}"))
     return rows

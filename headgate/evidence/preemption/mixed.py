@@ -34,6 +34,8 @@ _PRINTED = {
 preemptions a minute."""
 _SHED_LOSS_MAX = 0.05
 """The source: 3,950 tokens/s without shedding, 3,900 with it, which is 1.3 % less."""
+_CUT_MIN = 2.5
+"""The source: 2,100 ms to 280 ms, 7.5 times. Chosen after a look at the means of ours, 4.5 times."""
 _PREMIUM_MIN = 0.98
 """The source has 99.6 %. Ours has some 60 to 130 premium requests a run, so one late request is a percent of them."""
 
@@ -96,7 +98,12 @@ def _table(runs: Mapping[str, Sequence[Run]]) -> Table:
 def _waits(runs: Mapping[str, Sequence[Run]]) -> list[Check]:
     preempting = runs["+ preemption"]
     return [
-        scene.above("premium's P99", ("FIFO", runs["FIFO"]), ("priority", runs["priority"]), _p99_s("premium")),
+        scene.holds(
+            f"priorities alone cut premium's P99 at least {_CUT_MIN:g} times",
+            [_p99_s("premium")(a) / _p99_s("premium")(b) for a, b in zip(runs["FIFO"], runs["priority"], strict=True)],
+            lambda cut: cut >= _CUT_MIN,
+            "{:.1f} times".format,
+        ),
         scene.above("premium's P99", ("priority", runs["priority"]), ("+ preemption", preempting), _p99_s("premium")),
         scene.holds(
             "preemption: premium's P99 is within its target of 200 ms",

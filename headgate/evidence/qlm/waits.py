@@ -35,8 +35,9 @@ from headgate.simulator.simulate import simulate
 from headgate.workloads.arrivals import Arrival
 from headgate.workloads.sources import ListWorkload
 
-_FLOORS = {"a10g-llama2-7b": 0.7, "a100-llama2-13b": 0.9, "a100x8-llama3-70b": 0.98, "a100-llama3-8b-chunked": 0.98}
-"""The R² that is wanted at four groups, by profile."""
+_FLOORS = {"a10g-llama2-7b": 0.95, "a100-llama2-13b": 0.98, "a100x8-llama3-70b": 0.98, "a100-llama3-8b-chunked": 0.98}
+"""The R² that is wanted at four groups, by profile. The first two were 0.7 and 0.9 before a look, which equation 2
+alone passes too."""
 _BATCHES = {"a10g-llama2-7b": 20, "a100-llama2-13b": 72, "a100x8-llama3-70b": 63, "a100-llama3-8b-chunked": 254}
 """Requests of a batch, by profile, only to size the groups (PLANNING, "Waiting time")."""
 _GROUP_BATCHES = 4

@@ -165,7 +165,11 @@ def tightness(setting: Setting) -> Section:
             )
         ],
         checks=[
-            Check("the adversary reaches at least 95 % of w_q (M - inputs)", least >= 0.95, f"{least:.3f} at least"),
+            Check(
+                "a limit: the adversary reaches at least 95 % of w_q (M - inputs)",
+                least >= 0.95,
+                f"{least:.3f} at least",
+            ),
         ],
     )
 

@@ -36,6 +36,15 @@ def test_a_held_out_run_is_within_every_tolerance(run: str) -> None:
 
 
 @needs_traces
+def test_a_run_with_misses_is_compared_with_simulations_of_other_step_times() -> None:
+    one, again = (compare_run(MEASURED / "real.vtc.csv") for _ in range(2))
+    assert one.among_ours == again.among_ours
+    least, most = one.among_ours[0], one.among_ours[-1]
+    assert least <= one.within < most <= len(one.figures)
+    assert compare_run(MEASURED / "overload.vtc.csv").among_ours == ()
+
+
+@needs_traces
 def test_the_light_client_waits_as_measured_only_with_the_repeated_attempts() -> None:
     assert light_client_p99_s(PROFILE) == pytest.approx(0.71, abs=0.1)
     after_every_attempt = PROFILE.model_copy(update={"repeats_failed_attempts": False})
