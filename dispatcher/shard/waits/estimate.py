@@ -52,6 +52,7 @@ from dispatcher.model.facts import Accepted, Dispatched, Dropped, Fact
 from dispatcher.policies.orders.queues import Tenant
 from dispatcher.policies.planning.absences import absence_rest
 from dispatcher.policies.planning.fleet import DRAIN_S, residency_s
+from dispatcher.policies.planning.load_rests import load_rest
 from dispatcher.policies.planning.wait_ratios import Quantiles
 from dispatcher.policies.tiers import Tier
 from dispatcher.policies.waiting import drained_s, with_turns
@@ -144,6 +145,8 @@ def expected_wait(state: State, tenant: Tenant, model: str, position: int, *, de
         found = Quantiles(*(part * found.p50**_ABSENT_PART for part in prior))
     p10, p50, p90 = found
     p10_s, p50_s, p90_s = p10 * predicted_s, p50 * predicted_s, p90 * predicted_s
+    if phase is Phase.ORDERED:
+        p90_s = max(p90_s, absent.p90 + queued_s)
     if phase is Phase.FAR:
         near = record.quantiles(costs, model, Phase.NEAR, PRIORS[Phase.NEAR], state.at)
         p50_s, p90_s = max(p50_s, near.p50 * near_s), max(p90_s, near.p90 * near_s)
@@ -261,8 +264,8 @@ def _find_turn(state: State, model: str) -> LoadTurn:
     record = state.waits
     loading = [(_loaded_in_s(state, worker), worker.name) for worker in state.tenures.loading(model)]
     if loading:
-        seconds, name = min(loading)
-        return _turn(state, model, Phase.ORDERED, Quantiles(seconds, seconds, seconds), state.workers[name])
+        rest, name = min(loading, key=lambda each: (each[0].p50, each[1]))
+        return _turn(state, model, Phase.ORDERED, rest, state.workers[name])
     names = state.tenures.longest(model, TURNS_MOST)
     turns = [(_turn_in_s(state, state.workers[name], model), name) for name in names]
     soonest_s, name = min(turns, default=(inf, ""))
@@ -285,17 +288,23 @@ def _turn(state: State, model: str, phase: Phase, in_s: Quantiles, worker: Worke
     return LoadTurn(phase, in_s, slots, full_per_s / slots)
 
 
-def _loaded_in_s(state: State, worker: Worker) -> float:
+def _loaded_in_s(state: State, worker: Worker) -> Quantiles:
     """Return the seconds until a worker has loaded the model that it is ordered to load."""
-    swap_s, load = _swap_s(state, worker, worker.load), state.waits.loads.get(worker.name)
+    swap_s, load = worker.swap_s.get(worker.load, 0.0), state.waits.loads.get(worker.name)
     if load is not None and load.empty_at is not None:
-        return max(swap_s - (state.at - load.empty_at), swap_s / 8)
-    return _drain_s(state, worker) + swap_s
+        return _load_rest(state, swap_s, state.at - load.empty_at)
+    drain_s = _drain_s(state, worker)
+    return Quantiles(*(drain_s + rest for rest in _load_rest(state, swap_s, 0.0)))
+
+
+def _load_rest(state: State, swap_s: float, elapsed_s: float) -> Quantiles:
+    return load_rest(state.waits.all.late_s, swap_s, elapsed_s, state.settings.heartbeat_s)
 
 
 def _swap_s(state: State, worker: Worker, model: str) -> float:
     """Return the seconds from the end of a drain until the worker has the model; infinity if it cannot load it."""
-    return worker.swap_s.get(model, inf) + state.waits.all.late_s.with_prior(state.settings.heartbeat_s)
+    swap_s = worker.swap_s.get(model, inf)
+    return _load_rest(state, swap_s, 0.0).p50 if swap_s < inf else inf
 
 
 def _drain_s(state: State, worker: Worker) -> float:
@@ -311,7 +320,7 @@ def _turn_in_s(state: State, worker: Worker, model: str) -> float:
     if not isfinite(swap_s) or not (worker.load or worker.config.state == "serving"):
         return inf
     if worker.load:
-        return _loaded_in_s(state, worker) + residency_s(swap_s, True) + swap_s
+        return _loaded_in_s(state, worker).p50 + residency_s(swap_s, True) + swap_s
     since = max(worker.config.loaded_at, worker.ordered_at)
     kept_s = residency_s(swap_s, worker.model in state.waiting_models) if worker.model else 0.0
     return max(DECIDED_S, since + kept_s - state.at) + _drain_s(state, worker) + swap_s

@@ -35,6 +35,7 @@ their forecast. Chosen on measured `vtc` runs of one A10G (60 and 240 s gave low
 PRIOR_S = 5.0
 """The seconds for which the prior of a pace counts."""
 ABSENCES_MOST = 12
+LOADS_MOST = 12
 MEAN_MEMORY = 10
 _QUANTILE_KEPT_S = 0.2
 _RECENT_LEAST = 0.05
@@ -180,7 +181,7 @@ class ModelWaits:
     """How long workers had the model until it was swapped out while calls waited for it."""
     drain_ratio: Mean = field(default_factory=Mean)
     """Actual over expected seconds in which workers with running calls drained."""
-    late_s: Mean = field(default_factory=Mean)
+    late_s: deque[float] = field(default_factory=lambda: deque(maxlen=LOADS_MOST))
     """How much longer than its worker says it took until a model was there, without the drain: a worker learns of its
     order with a heartbeat, and tells of its model with another one."""
 

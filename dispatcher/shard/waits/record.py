@@ -165,7 +165,7 @@ class WaitRecord:
     def _note_load(self, load: Load, now: float) -> None:
         """Learn from a model that was loaded as ordered."""
         empty_at = load.empty_at or now
-        self.all.late_s.observe(max(0.0, now - empty_at - load.swap_s))
+        self.all.late_s.append(max(0.0, now - empty_at - load.swap_s))
         if load.drain_s:
             self.all.drain_ratio.observe((empty_at - load.ordered_at) / load.drain_s)
 
