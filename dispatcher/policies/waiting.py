@@ -19,14 +19,43 @@ wait for its own end. Units: service units, seconds.
 
 from __future__ import annotations
 
-from math import inf, log
+from math import ceil, hypot, inf, log, sqrt
+from typing import NamedTuple
 
 STAY_MIN_S = 1.0
+_SQRT_3 = sqrt(3.0)
+_REST_LEAST = 1 / 16
+"""The rest of a batch that runs longer than expected: this part of T."""
 
 
 def residual(mean: float, variance: float) -> float:
     """Return r, in the unit of the mean; 0 without a mean."""
     return (mean**2 + variance) / (2 * mean) if mean > 0 else 0.0
+
+
+class Batch(NamedTuple):
+    """A batch that is kept full. `slots`: B. `full_s`: T, the mean seconds from a request's begin to its end in it.
+    `variation`: c, the standard deviation of these seconds divided by their mean. `age_s`, `ages_s`: mean and standard
+    deviation of the seconds for which the running requests have run; 0 for those that begin together."""
+
+    slots: int
+    full_s: float
+    variation: float
+    age_s: float
+    ages_s: float
+
+    def end_s(self, ends: float) -> float:
+        """Return the seconds until so many requests have ended and were replaced by others."""
+        equality = 1.0 - min(1.0, self.variation) ** 2
+        fluid_s = ends * self.full_s / self.slots
+        if not equality:
+            return fluid_s
+        rest_s = max(_REST_LEAST, 1.0 - equality * self.age_s / self.full_s) * self.full_s
+        before = max(0, ceil(ends / self.slots) - 1)
+        spread_s = hypot(self.ages_s, sqrt(before) * self.variation * self.full_s)
+        place = 2.0 * (ends - before * self.slots) / (self.slots + 1) - 1.0
+        end_s = before * self.full_s + rest_s + place * min(_SQRT_3 * spread_s, self.full_s / 2, rest_s)
+        return equality * end_s + (1.0 - equality) * fluid_s
 
 
 def batch_wait_s(ahead: float, running: float, batch: float, rest: float, per_s: float) -> float:

@@ -22,8 +22,8 @@ from dispatcher.policies.planning.wait_ratios import Quantiles
 PRIOR_HEARTBEATS = (0.2, 0.5, 0.8, 1.1, 1.5)
 """The lateness of loads before any was seen: the time to a heartbeat is anything up to one, and with reports that come
 with later commands some more."""
-PRIOR_WEIGHT = 2.0
-"""The weight of the prior: so many loads."""
+PRIOR_WEIGHT = 1.0
+"""The weight of the prior: one load."""
 OVERDUE_PART = 0.25
 
 

@@ -2,6 +2,7 @@
 
 Lanes           the waiting queues in the order's order, by model and tier
 Slots           the least loaded worker with a free slot, by model
+RunningAges     for how long the running calls have run, by model
 Tenures         the workers that can load a model, and those that load it, by model
 Deadlines       the earliest deadline of a waiting call
 Promises        the sum of the guaranteed rates of tenants with calls
@@ -15,7 +16,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
-from math import inf
+from math import inf, sqrt
 
 from dispatcher.policies.orders.interface import Index, Order
 from dispatcher.policies.orders.queues import Call, Tenant, TenantQueue
@@ -190,6 +191,37 @@ class Slots:
             known = self._capacity_per_s = {name: _capacity_per_s(its.values()) for name, its in self._workers.items()}
             known[""] = _capacity_per_s([worker for its in self._workers.values() for worker in its.values()])
         return known.get(model, 0.0)
+
+
+_MICROSECONDS = 1_000_000
+
+
+class RunningAges:
+    """For how long the running calls of each model have run. Times are counted in whole microseconds, so that nothing
+    drifts."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, tuple[int, int, int]] = {}
+        """The number of running calls of each model, and the sums of the times at which they were dispatched and of
+        their squares."""
+
+    def note(self, call: Call, sign: int) -> None:
+        """Count a call that gets a slot; with `sign` -1 one that gives its slot back."""
+        count, since, squares = self._sums.get(call.model, (0, 0, 0))
+        if count + sign:
+            at = int(call.dispatched_at * _MICROSECONDS)
+            self._sums[call.model] = count + sign, since + sign * at, squares + sign * at * at
+        else:
+            del self._sums[call.model]
+
+    def of(self, model: str, now: float) -> tuple[float, float]:
+        """Return mean and standard deviation of the seconds since the dispatch of the model's running calls; 0 if none
+        runs."""
+        count, since, squares = self._sums.get(model, (0, 0, 0))
+        if not count:
+            return 0.0, 0.0
+        spread = sqrt(count * squares - since * since) / count
+        return max(0.0, now - since / count / _MICROSECONDS), spread / _MICROSECONDS
 
 
 class Tenures:

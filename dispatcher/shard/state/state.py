@@ -26,7 +26,7 @@ from dispatcher.policies.orders.registry import new_order
 from dispatcher.policies.slot_shares import ShardNeed
 from dispatcher.policies.throttling import Throttle
 from dispatcher.shard.settings import ShardSettings
-from dispatcher.shard.state.indexes import Deadlines, IdleTenants, Lanes, Promises, Slots, Tenures
+from dispatcher.shard.state.indexes import Deadlines, IdleTenants, Lanes, Promises, RunningAges, Slots, Tenures
 from dispatcher.shard.state.need import NeedSums
 from dispatcher.shard.state.prefix_holders import PrefixHolders
 from dispatcher.shard.state.records import NO_USAGE, Process, Usage, Worker
@@ -103,6 +103,7 @@ class State(UndoJournal):
         self.need_sums = NeedSums() if settings.is_sharded else None
         self.slots = Slots()
         self.tenures = Tenures()
+        self.running_ages = RunningAges()
         self.kv_use: dict[str, float] = {}
         """The part of each worker's KV blocks in use, from its last report to this process. It is not in the log."""
         self.durable_ends: list[tuple[Over, int]] = []
@@ -177,6 +178,7 @@ class State(UndoJournal):
     def hold(self, call: Call, worker: Worker) -> None:
         """Give the call a slot of the worker."""
         worker.running[call.id] = call
+        self.running_ages.note(call, 1)
         self.slots.update(worker)
         call.tenant.running += 1
         self._dirty[call.tenant.name] = call.tenant
@@ -184,6 +186,7 @@ class State(UndoJournal):
 
     def release(self, call: Call, worker: Worker) -> None:
         del worker.running[call.id]
+        self.running_ages.note(call, -1)
         self.slots.update(worker)
         call.tenant.running -= 1
         self._dirty[call.tenant.name] = call.tenant

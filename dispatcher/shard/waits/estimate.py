@@ -45,7 +45,7 @@ announcement nor an entry takes longer with many tenants.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf, isfinite
+from math import inf, isfinite, sqrt
 from typing import NamedTuple
 
 from dispatcher.model.facts import Accepted, Dispatched, Dropped, Fact
@@ -55,7 +55,7 @@ from dispatcher.policies.planning.fleet import DRAIN_S, residency_s
 from dispatcher.policies.planning.load_rests import load_rest
 from dispatcher.policies.planning.wait_ratios import Quantiles
 from dispatcher.policies.tiers import Tier
-from dispatcher.policies.waiting import drained_s, with_turns
+from dispatcher.policies.waiting import Batch, drained_s, with_turns
 from dispatcher.shard.state.records import Worker, due_at
 from dispatcher.shard.state.state import State
 from dispatcher.shard.waits.backlogs import DEFERRED_RANK, Backlogs, Part, QueueName, scaled
@@ -75,7 +75,7 @@ UNKNOWN_S = 30.0
 DECIDED_S = 1.0
 """Until a worker is ordered to load a missing model, half the time between two plans."""
 PRIORS = {
-    Phase.NEAR: Quantiles(0.1, 0.7, 2.5),
+    Phase.NEAR: Quantiles(0.2, 1.0, 2.5),
     Phase.FAR: Quantiles(0.5, 1.0, 1.6),
     Phase.ORDERED: Quantiles(0.8, 1.0, 1.6),
     Phase.MISSING: Quantiles(0.4, 1.0, 2.5),
@@ -86,6 +86,7 @@ TURNS_MOST = 8
 """So many workers are considered for a missing model: those that have had their models longest."""
 CHANGED_MOST = 100
 """An entry brings the sums up to date if more tenants than this have changed. So no reader has to do it for many."""
+_ROUNDING = 1e-6
 _SAMPLE_EVERY_S = 0.004
 """At most one end and one arrival in so many seconds changes the costs and the forecast of its tenant."""
 _FOLLOW_EVERY_S = 0.02
@@ -117,20 +118,22 @@ def expected_wait(state: State, tenant: Tenant, model: str, position: int, *, de
     """Return the wait of the call at this position of the tenant's queue for the model."""
     record = state.waits
     costs = record.costs.get((tenant.name, model))
-    each, rest = _mean_cost(state, tenant, model, deferred)
+    each = _mean_cost(state, tenant, model, deferred)
     own = position * (costs.mean if costs is not None and costs.ends >= COSTS_MIN else each)
     now, later = _others(state, tenant, (model, deferred), own, each)
     slots, phase, absent, per_s = _service(state, model)
-    taken = 0.0 if phase is Phase.FAR else slots * rest
-    fits = phase is not Phase.FAR and own + now <= slots * each
-    queued_s = 0.0 if fits else drained_s(own - taken, now, later, per_s, forecast_s=FORECAST_S)
+    ends = drained_s(own, now, later, per_s, forecast_s=FORECAST_S) * per_s / each
+    if phase is not Phase.FAR:
+        ends -= slots
+    batch = _batch(state, model, slots, slots * each / per_s, is_loaded=phase is Phase.FAR)
+    queued_s = batch.end_s(ends) if ends > _ROUNDING else 0.0
     if tenant.config.rate_per_s and state.settings.tiers is None and state.order.name in _WITH_GUARANTEES:
-        queued_s = min(queued_s, max(0.0, own - taken) / min(per_s, tenant.config.rate_per_s * state.scale()))
+        queued_s = min(queued_s, own / min(per_s, tenant.config.rate_per_s * state.scale()))
     known = record.models.get(model)
     if known is not None and known.stay_s.count:
         queued_s = with_turns(queued_s, known.stay_s.value, known.absence_s)
     near_s = NEAR_ENDS * each / per_s
-    if phase is Phase.FAR and queued_s <= near_s:
+    if phase is Phase.FAR and (ends <= NEAR_ENDS or queued_s <= near_s):
         phase = Phase.NEAR
     until_loaded_s, prior = absent.p50, PRIORS[phase]
     if deferred:
@@ -153,16 +156,24 @@ def expected_wait(state: State, tenant: Tenant, model: str, position: int, *, de
     return Wait(min(p10_s, p50_s), p50_s, max(p50_s, p90_s), predicted_s, phase)
 
 
-def _mean_cost(state: State, tenant: Tenant, model: str, deferred: bool) -> tuple[float, float]:
-    """Return the mean service of the model's calls, and the rest of one that runs. Without any end, the estimate of the
-    tenant's first waiting call is the mean."""
+def _mean_cost(state: State, tenant: Tenant, model: str, deferred: bool) -> float:
+    """Return the mean service of the model's calls. Without any end, the estimate of the tenant's first waiting call is
+    the mean."""
     record = state.waits
     for known in (record.models.get(model), record.all):
         if known is not None and known.costs.ends and known.costs.mean > 0:
-            return known.costs.mean, known.costs.residual
+            return known.costs.mean
     queue = tenant.queues.get((model, deferred))
-    cost = (queue.head().cost if queue is not None and queue.count else 0.0) or COST
-    return cost, cost
+    return (queue.head().cost if queue is not None and queue.count else 0.0) or COST
+
+
+def _batch(state: State, model: str, slots: int, full_s: float, *, is_loaded: bool) -> Batch:
+    """Return the model's batch. One that is loaded next begins with `slots` requests at once."""
+    known = state.waits.models.get(model) or state.waits.all
+    costs = known.costs
+    variation = sqrt(costs.variance) / costs.mean if costs.ends >= COSTS_MIN and costs.mean > 0 else 1.0
+    ages = state.running_ages.of(model, state.at) if is_loaded else (0.0, 0.0)
+    return Batch(slots, full_s, variation, *ages)
 
 
 def _service(state: State, model: str) -> tuple[int, Phase, Quantiles, float]:
@@ -173,17 +184,18 @@ def _service(state: State, model: str) -> tuple[int, Phase, Quantiles, float]:
     slots = state.slots.open_by_model.get(model, 0)
     if slots:
         prior = _slot_prior(record, known, known.full_slot_per_s)
-        return slots, Phase.FAR, _AT_ONCE, slots * known.pace.slot_per_s(prior, slots)
+        return slots, Phase.FAR, _AT_ONCE, slots * known.pace.slot_per_s(prior)
     turn = _until_loaded(state, model)
     slots = known.slots or max(turn.slots, record.all.slots)
     prior = _slot_prior(record, known, known.full_slot_per_s or turn.full_slot_per_s)
-    return slots, turn.phase, turn.in_s, slots * known.pace.slot_per_s(prior, slots)
+    return slots, turn.phase, turn.in_s, slots * known.pace.slot_per_s(prior)
 
 
 def _slot_prior(record: WaitRecord, known: ModelWaits, full_per_s: float) -> float:
     """Return the service per second of a slot before the model's pace is measured. A call that runs among few others
     is faster than one in a full batch, so it is at most that of a full worker, if this is known."""
-    seen = known.slot_per_s or record.all.slot_per_s
+    alone = known.alone.own_slot_per_s
+    seen = alone * record.all.slowdown.with_prior(1.0) if alone else known.slot_per_s or record.all.slot_per_s
     return min(seen or inf, full_per_s or inf) if seen or full_per_s else SLOT_PER_S
 
 

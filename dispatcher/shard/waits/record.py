@@ -81,7 +81,7 @@ class WaitRecord:
         """When the costs with recent arrivals are to fade (Unix seconds), in that order, with tenant and model."""
         self.present: list[tuple[str, int]] = []
         """The models that calls wait for since the last entry and that have open slots, with their number."""
-        self._saturated: dict[str, tuple[Pace, int]] = {}
+        self._saturated: list[Pace] = []
         self.missing: dict[str, float] = {}
         """The other models that calls wait for, each with the time since when (Unix seconds)."""
         self.since: dict[str, float] = {}
@@ -103,8 +103,8 @@ class WaitRecord:
 
     def passed(self, seconds: float) -> None:
         """Count the time since the last entry for the models that calls waited for."""
-        for pace, slots in self._saturated.values():
-            pace.pass_seconds(seconds, slots)
+        for pace in self._saturated:
+            pace.pass_seconds(seconds)
 
     def see_models(self, waiting: Collection[str], slots: Slots, now: float) -> None:
         """Remember the models that calls wait for from here on. `now`: Unix seconds."""
@@ -112,7 +112,7 @@ class WaitRecord:
         present = [(model, open_slots[model]) for model in waiting if model in open_slots]
         if present != self.present:
             self.present = present
-            self._saturated = {model: (self.model(model).pace, slots) for model, slots in present}
+            self._saturated = [self.model(model).pace for model, _ in present]
             self._note_presence(waiting, slots, now)
         if self.missing or len(present) < len(waiting):
             self._note_absences(waiting, open_slots, now)
@@ -178,16 +178,21 @@ class WaitRecord:
     def count_ends(self, now: float, *, is_sampled: bool) -> None:
         """Count the ends of this entry; with `is_sampled` the last of them for its tenant too. `now`: Unix seconds."""
         for call, served in self.ended:
-            if (saturated := self._saturated.get(call.model)) is not None:
-                saturated[0].served += served
-                saturated[0].ends += 1.0
+            known = self.model(call.model)
+            pace = known.pace if call.dispatched_at > call.arrived_at else known.alone
+            pace.on_ended(served, max(0.0, now - call.dispatched_at))
         if is_sampled:
             call, served = self.ended[-1]
             self._costs(call.tenant.name, call.model).on_ended(served)
             for each in (self.model(call.model), self.all):
                 each.on_ended(served, max(0.0, now - call.dispatched_at))
+            self._note_slowdown(self.model(call.model))
             self.changed.add(call.tenant.name)
         self.ended.clear()
+
+    def _note_slowdown(self, known: ModelWaits) -> None:
+        if (full := known.pace.own_slot_per_s) and (alone := known.alone.own_slot_per_s):
+            self.all.slowdown.observe(min(1.0, full / alone))
 
     def on_arrived(self, tenant: str, model: str, arrivals: int, now: float) -> None:
         """Count all arrivals since the last sampled one for the tenant. `arrivals`: their number since the start.
