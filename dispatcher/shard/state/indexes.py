@@ -2,6 +2,7 @@
 
 Lanes           the waiting queues in the order's order, by model and tier
 Slots           the least loaded worker with a free slot, by model
+HeldModels      the models that workers have or load, and keep
 RunningAges     for how long the running calls have run, by model
 Tenures         the workers that can load a model, and those that load it, by model
 Deadlines       the earliest deadline of a waiting call
@@ -191,6 +192,36 @@ class Slots:
             known = self._capacity_per_s = {name: _capacity_per_s(its.values()) for name, its in self._workers.items()}
             known[""] = _capacity_per_s([worker for its in self._workers.values() for worker in its.values()])
         return known.get(model, 0.0)
+
+
+_LEAVING = frozenset({"draining", "retiring"})
+
+
+class HeldModels:
+    """The models that workers have and will not leave with, or load. A silent worker counts, because it reports again
+    or is lost within seconds."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, str] = {}
+        """The held model of each worker."""
+        self.counts: Counter[str] = Counter()
+        """The number of workers that hold each model, of those that have any."""
+
+    def update(self, worker: Worker) -> None:
+        """Bring the index up to date with the worker's model, order or state."""
+        held = worker.target if worker.load or worker.config.state not in _LEAVING else None
+        if self._of.get(worker.name) != held:
+            self.remove(worker.name)
+            if held is not None:
+                self._of[worker.name] = held
+                self.counts[held] += 1
+
+    def remove(self, name: str) -> None:
+        held = self._of.pop(name, None)
+        if held is not None:
+            self.counts[held] -= 1
+            if not self.counts[held]:
+                del self.counts[held]
 
 
 _MICROSECONDS = 1_000_000

@@ -26,7 +26,16 @@ from dispatcher.policies.orders.registry import new_order
 from dispatcher.policies.slot_shares import ShardNeed
 from dispatcher.policies.throttling import Throttle
 from dispatcher.shard.settings import ShardSettings
-from dispatcher.shard.state.indexes import Deadlines, IdleTenants, Lanes, Promises, RunningAges, Slots, Tenures
+from dispatcher.shard.state.indexes import (
+    Deadlines,
+    HeldModels,
+    IdleTenants,
+    Lanes,
+    Promises,
+    RunningAges,
+    Slots,
+    Tenures,
+)
 from dispatcher.shard.state.need import NeedSums
 from dispatcher.shard.state.prefix_holders import PrefixHolders
 from dispatcher.shard.state.records import NO_USAGE, Process, Usage, Worker
@@ -93,6 +102,11 @@ class State(UndoJournal):
         """Waiting calls of each tier that are not deferred."""
         self.waiting_models: Counter[str] = Counter()
         """The number of waiting calls of each model that has some."""
+        self.fleet_looked_at = 0.0
+        """When a decision last looked at all workers for models to order (swapping.py), in Unix seconds. It is not in
+        the log."""
+        self.fleet_missed: frozenset[str] = frozenset()
+        """The models that were missing then."""
         self.models_turned: dict[str, float] = {}
         """When a worker was last ordered to load each model, or another model in its place, in Unix seconds."""
         self.plan: Planned | None = None
@@ -103,6 +117,7 @@ class State(UndoJournal):
         self.need_sums = NeedSums() if settings.is_sharded else None
         self.slots = Slots()
         self.tenures = Tenures()
+        self.held_models = HeldModels()
         self.running_ages = RunningAges()
         self.kv_use: dict[str, float] = {}
         """The part of each worker's KV blocks in use, from its last report to this process. It is not in the log."""
@@ -240,6 +255,7 @@ class State(UndoJournal):
         if old is not None:
             self.slots.remove(old)
             self.tenures.remove(worker_id)
+            self.held_models.remove(worker_id)
         if worker is None:
             self.kv_use.pop(worker_id, None)
             self.changing.pop(worker_id, None)
@@ -268,6 +284,7 @@ class State(UndoJournal):
         """Bring the indexes up to date with a worker that changed."""
         self.slots.update(worker)
         self.tenures.update(worker)
+        self.held_models.update(worker)
         if worker.changes_at < inf:
             self.changing[worker.name] = worker
         else:

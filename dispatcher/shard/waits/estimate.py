@@ -48,7 +48,7 @@ from collections.abc import Sequence
 from math import inf, isfinite, sqrt
 from typing import NamedTuple
 
-from dispatcher.model.facts import Accepted, Dispatched, Dropped, Fact
+from dispatcher.model.facts import Accepted, Dispatched, Dropped, Fact, ModelOrdered, WorkerLost, WorkerSet
 from dispatcher.policies.orders.queues import Tenant
 from dispatcher.policies.planning.absences import absence_rest
 from dispatcher.policies.planning.fleet import DRAIN_S, residency_s
@@ -91,6 +91,9 @@ _SAMPLE_EVERY_S = 0.004
 """At most one end and one arrival in so many seconds changes the costs and the forecast of its tenant."""
 _FOLLOW_EVERY_S = 0.02
 """At most one waiting call in so many seconds is compared with its prediction. More would not change a quantile."""
+_CORRECTED_PART = 0.5
+"""The power of the correction by q50 for a model with slots: those ratios are from predictions of a wait ago, while
+the pace has been learned meanwhile, so the full correction goes too far."""
 _ABSENT_PART = 0.6
 """The power of the correction for a missing model: the calls of one absence share its length, so that their ratios are
 few observations, and their 0.9 quantile is none of absences."""
@@ -146,6 +149,8 @@ def expected_wait(state: State, tenant: Tenant, model: str, position: int, *, de
     found = record.quantiles(costs, model, phase, prior, state.at)
     if phase is Phase.MISSING:
         found = Quantiles(*(part * found.p50**_ABSENT_PART for part in prior))
+    elif phase in _FROM_THE_PACE:
+        found = Quantiles(*(part * found.p50 ** (_CORRECTED_PART - 1.0) for part in found))
     p10, p50, p90 = found
     p10_s, p50_s, p90_s = p10 * predicted_s, p50 * predicted_s, p90 * predicted_s
     if phase is Phase.ORDERED:
@@ -210,8 +215,6 @@ def observe(state: State, facts: Sequence[Fact], seconds: float) -> None:
         record.count_ends(at, is_sampled=is_sampled)
     if state.waiting_models or record.present or record.missing:
         record.see_models(state.waiting_models, state.slots, at)
-    if state.changing or record.loads:
-        record.see_loads(state.workers, state.changing, at)
     for fact in facts:
         if isinstance(fact, Dispatched):
             record.on_dispatched(fact.id, at)
@@ -219,11 +222,14 @@ def observe(state: State, facts: Sequence[Fact], seconds: float) -> None:
                 record.forecasts.on_started(call.tenant.name, due_at(call), at)
         elif isinstance(fact, Dropped):
             record.on_left(fact.id)
+        elif isinstance(fact, ModelOrdered | WorkerSet | WorkerLost):
+            record.see_load(fact.worker, state.workers.get(fact.worker), at)
         elif at >= record.arrivals_from and isinstance(fact, Accepted):
             record.arrivals_from = at + _SAMPLE_EVERY_S
             record.on_arrived(fact.terms.tenant, fact.terms.model, state.arrivals, at)
             if at >= record.follow_from:
                 _follow(state, fact.id)
+    record.see_drained(state.workers, at)
     record.fade_oldest(at)
 
 

@@ -21,7 +21,7 @@ from dispatcher.policies.waiting import drain_s
 from dispatcher.shard.state.indexes import Slots
 from dispatcher.shard.state.records import Worker
 from dispatcher.shard.waits.backlogs import Backlogs
-from dispatcher.shard.waits.learned import Costs, ModelWaits, Pace, Phase, Ratios
+from dispatcher.shard.waits.learned import COSTS_MIN, Costs, ModelWaits, Pace, Phase, Ratios
 
 REST_S = 2.0
 """A running call still runs for so long, before any has ended."""
@@ -88,6 +88,8 @@ class WaitRecord:
         """Since when each model in `present` is there."""
         self.loads: dict[str, Load] = {}
         """The workers that are ordered to load a model, by name."""
+        self._draining: dict[str, Load] = {}
+        """Those of them on which calls still run."""
         self.turns: dict[str, LoadTurn] = {}
         """What the queues of models without slots wait for, as found for the entry `turns_of`."""
         self.turns_of = (-1, 0.0)
@@ -142,25 +144,28 @@ class WaitRecord:
             if model not in open_slots:
                 self.missing.setdefault(model, now)
 
-    def see_loads(self, workers: Mapping[str, Worker], changing: Mapping[str, Worker], now: float) -> None:
-        """Follow the workers that are ordered to load a model. `changing`: these workers, and others."""
-        for worker in changing.values():
-            if worker.load:
-                load = self.loads.get(worker.name)
-                if load is None or load.ordered_at != worker.ordered_at:
-                    swap_s = worker.swap_s.get(worker.load, 0.0)
-                    drains_s = self.expected_drain_s(worker)
-                    load = Load(worker.load, worker.ordered_at, worker.slots, drains_s, swap_s)
-                    self.loads[worker.name] = load
-                    self.all.slots = max(self.all.slots, worker.slots)
-                if load.empty_at is None and not worker.running:
-                    load.empty_at = now
-        for name, load in list(self.loads.items()):
-            worker_now = workers.get(name)
-            if worker_now is None or not worker_now.load:
-                del self.loads[name]
-                if worker_now is not None and worker_now.model == load.model:
-                    self._note_load(load, now)
+    def see_load(self, name: str, worker: Worker | None, now: float) -> None:
+        """Follow the order of a worker that changed. None: it is lost. `now`: Unix seconds."""
+        load = self.loads.get(name)
+        if worker is not None and worker.load:
+            if load is None or load.ordered_at != worker.ordered_at:
+                swap_s, drains_s = worker.swap_s.get(worker.load, 0.0), self.expected_drain_s(worker)
+                load = Load(worker.load, worker.ordered_at, worker.slots, drains_s, swap_s)
+                self.loads[name] = self._draining[name] = load
+                self.all.slots = max(self.all.slots, worker.slots)
+        elif load is not None:
+            del self.loads[name]
+            self._draining.pop(name, None)
+            if worker is not None and worker.model == load.model:
+                self._note_load(load, now)
+
+    def see_drained(self, workers: Mapping[str, Worker], now: float) -> None:
+        """Note the workers on which no call runs any more before they load a model."""
+        for name, load in list(self._draining.items()) if self._draining else ():
+            worker = workers.get(name)
+            if worker is None or not worker.running:
+                load.empty_at = now
+                del self._draining[name]
 
     def _note_load(self, load: Load, now: float) -> None:
         """Learn from a model that was loaded as ordered."""
@@ -264,9 +269,9 @@ class WaitRecord:
         return prior
 
     def has_pace(self, model: str) -> bool:
-        """Return whether the model's pace is measured."""
+        """Return whether the model's pace is more its own than the prior's."""
         known = self.models.get(model)
-        return known is not None and known.pace.is_known
+        return known is not None and known.pace.ends >= COSTS_MIN
 
     def is_observed(self, model: str) -> bool:
         """Return whether enough waits for the model were compared with their predictions."""
