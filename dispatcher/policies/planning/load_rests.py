@@ -35,4 +35,4 @@ def load_rest(late_s: Iterable[float], swap_s: float, elapsed_s: float, heartbea
     for part in PRIOR_HEARTBEATS:
         rest = swap_s + part * heartbeat_s - elapsed_s
         rests.append((rest if rest > 0.0 else part * OVERDUE_PART * longest_s, weight))
-    return rest_quantiles(rests)
+    return rest_quantiles(rests, max(0.0, swap_s - elapsed_s))

@@ -246,12 +246,12 @@ class RunningAges:
             del self._sums[call.model]
 
     def of(self, model: str, now: float) -> tuple[float, float]:
-        """Return mean and standard deviation of the seconds since the dispatch of the model's running calls; 0 if none
-        runs."""
+        """Return mean and standard deviation of the seconds since the dispatch of the model's running calls, both as
+        estimated from these calls; 0 if none runs, and for one alone no deviation."""
         count, since, squares = self._sums.get(model, (0, 0, 0))
         if not count:
             return 0.0, 0.0
-        spread = sqrt(count * squares - since * since) / count
+        spread = sqrt((count * squares - since * since) / (count * (count - 1))) if count > 1 else 0.0
         return max(0.0, now - since / count / _MICROSECONDS), spread / _MICROSECONDS
 
 
