@@ -1,6 +1,6 @@
 """How long a request waits: the theory by which the gate announces, and which the evidence checks. Pure.
 
-    W Θ = ahead + running - B r + others(W)        W is 0 if the right side is negative at 0
+    W Θ = ahead + running - B r + others(W)        W is 0 if the right side is negative at 0      `batch_wait_s`
 
 - ahead: the service of the requests before this one in its own queue, and of itself
 - running: what the running requests still need. A full batch that has run for long needs B r, so both terms cancel;
@@ -9,6 +9,20 @@
   request that is seen at a random time (renewal theory)
 - others(W): what other queues get meanwhile, a straight line over the time for which arrivals are forecast
 - Θ: service per second of all slots of the model
+
+This is the mean over all moments of a batch that has run for long. The gate knows more: for how long the running
+requests have run. So it counts the ends that a request waits for, n = (ahead + others) / μ, and takes the time of the
+nth end (`Batch`): requests that are alike and began together, as after a load, end together, one batch after another;
+requests that began at any time, or differ as much as exponential ones do, end at equal intervals in the mean. Between
+these
+
+    t(n) = (1 - c²) (g T + R + √3 min(s, T / √12) p) + c² n T / B        p = 2 (n - g B) / (B + 1) - 1
+
+- T, c: mean, and standard deviation over the mean, of a request's time in a full batch
+- g: whole batches before the nth end; R = T - (1 - c²) age: the mean rest of the running requests
+- s: the standard deviation of the ages, and of g batches' times: as if the rests were spread evenly around R
+
+Exact for c = 0 and equal ages, for one slot, and for c = 1. c counts as at most 1.
 
 A model that other models displace has turns. The wait for its turn, the seconds until it is loaded, comes before W.
 What does not fit a turn waits for the next one, `with_turns`.

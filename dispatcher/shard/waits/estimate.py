@@ -1,8 +1,8 @@
 """The waiting times that a shard announces: P50 and P90 of the time until a call's dispatch, in seconds. With P10 it
 refuses deadlines (accept.py).
 
-    T Θ = own + running - B r + others(T)      policies/waiting.py
-    P10, P50, P90 = q10, q50, q90 times (L + T)       at a guaranteed rate g also T = own / g, and the lesser of the two
+    n = (own + others(n T / B)) / μ       E = the time of the nth end of a batch       policies/waiting.py
+    P10, P50, P90 = q10, q50, q90 times (L + E)       at a guaranteed rate g also E = own / g, and the lesser of the two
 
 Every queued call gets both: what is not measured yet has a prior.
 
@@ -10,17 +10,20 @@ Every queued call gets both: what is not measured yet has a prior.
   ends of its own that of the model's calls, of all models', or its estimate
 - others(T): what a fair order gives to other queues meanwhile (backlogs.py): of a queue of the same tier at most as
   much per weight as the tenant gets, of a more urgent tier all, of a less urgent one nothing; under `fcfs` all
-- running - B r: 0 for a model with a full batch. The first batch of a model that is loaded next waits for no end
-- Θ: the model's open slots times the service per second of one of them while calls waited (record.py). Its prior is the
-  mean service of a call divided by its time, and at most what a full worker reports
-- L: seconds until the model has slots: the rest of the drain (`drain_s`, corrected by the drains seen) and of the swap
-  (and how late the last ones were) if a worker is ordered to load it; else the rest of the model's absence
+- E: by the ages of the running calls, because calls that began together, as after a load, end together. The first
+  batch of a model that is loaded next waits for no end
+- T: the mean service μ of a call divided by the pace of a slot in a full batch (learned.py), with B open slots. The
+  prior of the pace is that of the model's calls that ran among few, times the slowdown of other models' full batches,
+  and at most what a full worker reports
+- L: seconds until the model has slots: the rest of the drain (`drain_s`, corrected by the drains seen) and of the load
+  (planning/load_rests.py) if a worker is ordered to load it; else the rest of the model's absence
   (planning/absences.py), of which the soonest time at which a worker may have it is the prior. A model that is swapped
   out while calls wait has turns (`with_turns`). Deferred calls for a model that is loaded nowhere wait until they are
   urgent, unless a worker is idle
 - q10, q50, q90: quantiles of actual over predicted waits (planning/wait_ratios.py), of the tenant, its model and all
   models, for each phase apart: a wait for a few ends scatters more than one for many, and a wait for a swap otherwise.
-  For a missing model L has quantiles of its own, and all are corrected by q50 to the power _ABSENT_PART
+  For a missing model L has quantiles of its own, and all are corrected by q50 to the power _ABSENT_PART; for a model
+  with slots q50 is taken to the power _CORRECTED_PART. For a load P90 is at least that of L, with E
 
 Source: QLM (SoCC 2024), section 6, equations 2 and 3. others(T) is the fluid model of weighted fair queueing: every
 other queue j gets as much per weight, or is empty, so with b_j the service that waits in it, λ_j its forecast arrivals

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from heapq import heapreplace
+from itertools import pairwise
 from random import Random
 from statistics import fmean, stdev
 
@@ -61,7 +62,7 @@ def test_more_ends_never_come_earlier() -> None:
     for _ in range(200):
         batch = Batch(random.randint(1, 20), 2.0, random.uniform(0.0, 1.5), random.uniform(0, 3), random.uniform(0, 1))
         times = [batch.end_s(part / 4) for part in range(1, 200)]
-        assert all(later >= before - 1e-9 for before, later in zip(times, times[1:], strict=False))
+        assert all(later >= before - 1e-9 for before, later in pairwise(times))
         assert times[0] >= 0.0
 
 
