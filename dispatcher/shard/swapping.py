@@ -1,4 +1,5 @@
-"""Decides which models workers load, by the plan that the log holds. A worker learns of it from its next heartbeat.
+"""Decides which models workers load, by the plan that the log holds. A worker learns of it from the answer to
+its report, for which the leader asks when the order is in the log.
 
 First come the models that must be loaded whatever a plan says (policies/planning/fleet.py), then those of a fresh
 plan. No worker swaps before its residency is over.
@@ -51,7 +52,7 @@ LOOK_FREE = 50
 """A look at a fleet takes about 10 µs for each worker that can be ordered. So beyond LOOK_FREE workers it comes at most
 every LOOK_S for each of them, a tenth of a leader's time, unless another model is missing or a plan has come."""
 DRAIN_MIN_S = 2.0
-"""A drain is expected to take at least this long: the worker learns of the order from its next heartbeat."""
+"""A drain is expected to take at least this long: the worker may learn of the order from its next heartbeat."""
 
 
 def order_loads(decision: Decision, commands: Sequence[Command]) -> None:
