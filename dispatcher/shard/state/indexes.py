@@ -232,16 +232,20 @@ class RunningAges:
     drifts."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, tuple[int, int, int]] = {}
+        self._sums: dict[str, list[int]] = {}
         """The number of running calls of each model, and the sums of the times at which they were dispatched and of
         their squares."""
 
     def note(self, call: Call, sign: int) -> None:
         """Count a call that gets a slot; with `sign` -1 one that gives its slot back."""
-        count, since, squares = self._sums.get(call.model, (0, 0, 0))
-        if count + sign:
-            at = int(call.dispatched_at * _MICROSECONDS)
-            self._sums[call.model] = count + sign, since + sign * at, squares + sign * at * at
+        sums = self._sums.get(call.model)
+        if sums is None:
+            sums = self._sums[call.model] = [0, 0, 0]
+        at = int(call.dispatched_at * _MICROSECONDS)
+        sums[0] += sign
+        if sums[0]:
+            sums[1] += sign * at
+            sums[2] += sign * at * at
         else:
             del self._sums[call.model]
 

@@ -56,7 +56,7 @@ from dispatcher.policies.orders.queues import Tenant
 from dispatcher.policies.planning.absences import absence_rest
 from dispatcher.policies.planning.fleet import DRAIN_S, residency_s
 from dispatcher.policies.planning.load_rests import load_rest
-from dispatcher.policies.planning.wait_ratios import Quantiles
+from dispatcher.policies.planning.wait_ratios import RATIO_MIN, Quantiles
 from dispatcher.policies.tiers import Tier
 from dispatcher.policies.waiting import Batch, drained_s, with_turns
 from dispatcher.shard.state.records import Worker, due_at
@@ -103,6 +103,7 @@ few observations, and their 0.9 quantile is none of absences."""
 _FROM_THE_PACE = frozenset({Phase.NEAR, Phase.FAR})
 """Waits of these phases are compared with their predictions only if these are from a measured pace. Else the error of
 the prior pace would correct the predictions from the measured one."""
+_OF_WORKERS = frozenset({ModelOrdered, WorkerSet, WorkerLost})
 _AT_ONCE = Quantiles(0.0, 0.0, 0.0)
 _WITH_GUARANTEES = frozenset({"bwfq", "ratio", "ratio+wake"})
 """The orders that serve a tenant at its guaranteed rate at least."""
@@ -152,10 +153,11 @@ def expected_wait(state: State, tenant: Tenant, model: str, position: int, *, de
     found = record.quantiles(costs, model, phase, prior, state.at)
     if phase is Phase.MISSING:
         found = Quantiles(*(part * found.p50**_ABSENT_PART for part in prior))
-    elif phase in _FROM_THE_PACE:
-        found = Quantiles(*(part * found.p50 ** (_CORRECTED_PART - 1.0) for part in found))
     p10, p50, p90 = found
-    p10_s, p50_s, p90_s = p10 * predicted_s, p50 * predicted_s, p90 * predicted_s
+    corrected_s = (
+        predicted_s * max(p50, RATIO_MIN) ** (_CORRECTED_PART - 1.0) if phase in _FROM_THE_PACE else predicted_s
+    )
+    p10_s, p50_s, p90_s = p10 * corrected_s, p50 * corrected_s, p90 * corrected_s
     if phase is Phase.ORDERED:
         p90_s = max(p90_s, absent.p90 + queued_s)
     if phase is Phase.FAR:
@@ -225,14 +227,15 @@ def observe(state: State, facts: Sequence[Fact], seconds: float) -> None:
                 record.forecasts.on_started(call.tenant.name, due_at(call), at)
         elif isinstance(fact, Dropped):
             record.on_left(fact.id)
-        elif isinstance(fact, ModelOrdered | WorkerSet | WorkerLost):
-            record.see_load(fact.worker, state.workers.get(fact.worker), at)
         elif at >= record.arrivals_from and isinstance(fact, Accepted):
             record.arrivals_from = at + _SAMPLE_EVERY_S
             record.on_arrived(fact.terms.tenant, fact.terms.model, state.arrivals, at)
             if at >= record.follow_from:
                 _follow(state, fact.id)
-    record.see_drained(state.workers, at)
+        elif type(fact) in _OF_WORKERS and isinstance(fact, ModelOrdered | WorkerSet | WorkerLost):
+            record.see_load(fact.worker, state.workers.get(fact.worker), at)
+    if record.draining:
+        record.see_drained(state.workers, at)
     record.fade_oldest(at)
 
 

@@ -136,9 +136,6 @@ class Pace:
     def is_known(self) -> bool:
         return self.saturated_s >= SATURATED_MIN_S and self.ends >= ENDS_MIN and self.served > 0
 
-    def on_ended(self, served: float, lasted_s: float) -> None:
-        self.served, self.slot_s, self.ends = self.served + served, self.slot_s + lasted_s, self.ends + 1.0
-
     def pass_seconds(self, seconds: float) -> None:
         self.saturated_s += seconds
         if self.saturated_s > WINDOW_S:

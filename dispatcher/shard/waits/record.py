@@ -88,7 +88,7 @@ class WaitRecord:
         """Since when each model in `present` is there."""
         self.loads: dict[str, Load] = {}
         """The workers that are ordered to load a model, by name."""
-        self._draining: dict[str, Load] = {}
+        self.draining: dict[str, Load] = {}
         """Those of them on which calls still run."""
         self.turns: dict[str, LoadTurn] = {}
         """What the queues of models without slots wait for, as found for the entry `turns_of`."""
@@ -151,21 +151,21 @@ class WaitRecord:
             if load is None or load.ordered_at != worker.ordered_at:
                 swap_s, drains_s = worker.swap_s.get(worker.load, 0.0), self.expected_drain_s(worker)
                 load = Load(worker.load, worker.ordered_at, worker.slots, drains_s, swap_s)
-                self.loads[name] = self._draining[name] = load
+                self.loads[name] = self.draining[name] = load
                 self.all.slots = max(self.all.slots, worker.slots)
         elif load is not None:
             del self.loads[name]
-            self._draining.pop(name, None)
+            self.draining.pop(name, None)
             if worker is not None and worker.model == load.model:
                 self._note_load(load, now)
 
     def see_drained(self, workers: Mapping[str, Worker], now: float) -> None:
         """Note the workers on which no call runs any more before they load a model."""
-        for name, load in list(self._draining.items()) if self._draining else ():
+        for name, load in list(self.draining.items()):
             worker = workers.get(name)
             if worker is None or not worker.running:
                 load.empty_at = now
-                del self._draining[name]
+                del self.draining[name]
 
     def _note_load(self, load: Load, now: float) -> None:
         """Learn from a model that was loaded as ordered."""
@@ -183,9 +183,11 @@ class WaitRecord:
     def count_ends(self, now: float, *, is_sampled: bool) -> None:
         """Count the ends of this entry; with `is_sampled` the last of them for its tenant too. `now`: Unix seconds."""
         for call, served in self.ended:
-            known = self.model(call.model)
+            known = self.models.get(call.model) or self.model(call.model)
             pace = known.pace if call.dispatched_at > call.arrived_at else known.alone
-            pace.on_ended(served, max(0.0, now - call.dispatched_at))
+            pace.served += served
+            pace.slot_s += max(0.0, now - call.dispatched_at)
+            pace.ends += 1.0
         if is_sampled:
             call, served = self.ended[-1]
             self._costs(call.tenant.name, call.model).on_ended(served)
