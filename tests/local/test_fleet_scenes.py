@@ -5,7 +5,8 @@ production's gate and planner. Real processes differ: a worker learns of an orde
 0.2 s, a plan is made beside the gate, and processes share this machine's cores. So the tolerances are wide. A draft
 had swaps of 1 s, requests due in 5 s and medians 1.5 s apart, which its first comparisons missed:
 
-- of each tenant, the parts of the requests with their first token in time differ by at most IN_TIME_APART
+- of each tenant, the parts of the requests with their first token in time differ by at most IN_TIME_APART, or by
+  one request: the rare tenant has six
 - the tenants' median first tokens differ by at most FIRST_TOKEN_APART_S, the time of two swaps with their orders, or by
   a factor of FIRST_TOKEN_FACTOR: the shortest, the next one and so on, because which of like tenants loses its model is
   chance
@@ -141,7 +142,7 @@ def compare(live: Sequence[Answered], run: Run) -> None:
     for tenant, simulated in run.tenants.items():
         own = [each for each in live if each.tenant == tenant]
         in_time = fmean(each.first_s <= DUE_S for each in own)
-        assert abs(in_time - simulated.in_time) <= IN_TIME_APART, f"{tenant} in time"
+        assert abs(in_time - simulated.in_time) <= max(IN_TIME_APART, 1 / len(own)), f"{tenant} in time"
         medians.append(median(each.first_s for each in own))
         assert simulated.ttft_s is not None
         expected.append(simulated.ttft_s.p50)
