@@ -16,13 +16,14 @@ nth end (`Batch`): requests that are alike and began together, as after a load, 
 requests that began at any time, or differ as much as exponential ones do, end at equal intervals in the mean. Between
 these
 
-    t(n) = (1 - c²) (g T + R + √3 min(s, T / √12) p) + c² n T / B        p = 2 (n - g B) / (B + 1) - 1
+    t(n) = w (g T + R + √3 s p) + (1 - w) n T / B    w = (1 - c²) (1 - 12 s² / T²)    p = 2 (n - g B) / (B + 1) - 1
 
 - T, c: mean, and standard deviation over the mean, of a request's time in a full batch
 - g: whole batches before the nth end; R = T - (1 - c²) age: the mean rest of the running requests
 - s: the standard deviation of the ages, and of g batches' times: as if the rests were spread evenly around R
 
-Exact for c = 0 and equal ages, for one slot, and for c = 1. c counts as at most 1.
+w is at least 0: where ages are spread as evenly as over a whole T, their mean says little about the next end. Exact for
+c = 0 and equal ages, for one slot, and for c = 1.
 
 A model that other models displace has turns. The wait for its turn, the seconds until it is loaded, comes before W.
 What does not fit a turn waits for the next one, `with_turns`.
@@ -59,17 +60,21 @@ class Batch(NamedTuple):
     ages_s: float
 
     def end_s(self, ends: float) -> float:
-        """Return the seconds until so many requests have ended and were replaced by others."""
-        equality = 1.0 - min(1.0, self.variation) ** 2
+        """Return the seconds until so many requests have ended and were replaced by others.
+
+        It grows with `ends`, but may fall by up to T / 8 from one batch to the next, where w falls.
+        """
         fluid_s = ends * self.full_s / self.slots
-        if not equality:
-            return fluid_s
-        rest_s = max(_REST_LEAST, 1.0 - equality * self.age_s / self.full_s) * self.full_s
         before = max(0, ceil(ends / self.slots) - 1)
         spread_s = hypot(self.ages_s, sqrt(before) * self.variation * self.full_s)
+        equality = max(0.0, 1.0 - self.variation**2)
+        together = equality * max(0.0, 1.0 - 12.0 * (spread_s / self.full_s) ** 2)
+        if not together:
+            return fluid_s
+        rest_s = max(_REST_LEAST, 1.0 - equality * self.age_s / self.full_s) * self.full_s
         place = 2.0 * (ends - before * self.slots) / (self.slots + 1) - 1.0
-        end_s = before * self.full_s + rest_s + place * min(_SQRT_3 * spread_s, self.full_s / 2, rest_s)
-        return equality * end_s + (1.0 - equality) * fluid_s
+        end_s = before * self.full_s + rest_s + place * min(_SQRT_3 * spread_s, rest_s)
+        return together * end_s + (1.0 - together) * fluid_s
 
 
 def batch_wait_s(ahead: float, running: float, batch: float, rest: float, per_s: float) -> float:
