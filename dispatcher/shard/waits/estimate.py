@@ -22,8 +22,8 @@ Every queued call gets both: what is not measured yet has a prior.
   urgent, unless a worker is idle
 - q10, q50, q90: quantiles of actual over predicted waits (planning/wait_ratios.py), of the tenant, its model and all
   models, for each phase apart: a wait for a few ends scatters more than one for many, and a wait for a swap otherwise.
-  For a missing model L has quantiles of its own, and all are corrected by q50 to the power _ABSENT_PART; for a model
-  with slots q50 is taken to the power _CORRECTED_PART. For a load P90 is at least that of L, with E
+  For a missing model L has quantiles of its own, and all are corrected by q50 to the power _ABSENT_PART. For a
+  load P90 is at least that of L, with E
 
 Source: QLM (SoCC 2024), section 6, equations 2 and 3. others(T) is the fluid model of weighted fair queueing: every
 other queue j gets as much per weight, or is empty, so with b_j the service that waits in it, λ_j its forecast arrivals
@@ -56,7 +56,7 @@ from dispatcher.policies.orders.queues import Tenant
 from dispatcher.policies.planning.absences import absence_rest
 from dispatcher.policies.planning.fleet import DRAIN_S, residency_s
 from dispatcher.policies.planning.load_rests import load_rest
-from dispatcher.policies.planning.wait_ratios import RATIO_MIN, Quantiles
+from dispatcher.policies.planning.wait_ratios import Quantiles
 from dispatcher.policies.tiers import Tier
 from dispatcher.policies.waiting import Batch, drained_s, with_turns
 from dispatcher.shard.state.records import Worker, due_at
@@ -94,9 +94,6 @@ _SAMPLE_EVERY_S = 0.004
 """At most one end and one arrival in so many seconds changes the costs and the forecast of its tenant."""
 _FOLLOW_EVERY_S = 0.02
 """At most one waiting call in so many seconds is compared with its prediction. More would not change a quantile."""
-_CORRECTED_PART = 0.5
-"""The power of the correction by q50 for a model with slots: those ratios are from predictions of a wait ago, while
-the pace has been learned meanwhile, so the full correction goes too far."""
 _ABSENT_PART = 0.6
 """The power of the correction for a missing model: the calls of one absence share its length, so that their ratios are
 few observations, and their 0.9 quantile is none of absences."""
@@ -154,10 +151,7 @@ def expected_wait(state: State, tenant: Tenant, model: str, position: int, *, de
     if phase is Phase.MISSING:
         found = Quantiles(*(part * found.p50**_ABSENT_PART for part in prior))
     p10, p50, p90 = found
-    corrected_s = (
-        predicted_s * max(p50, RATIO_MIN) ** (_CORRECTED_PART - 1.0) if phase in _FROM_THE_PACE else predicted_s
-    )
-    p10_s, p50_s, p90_s = p10 * corrected_s, p50 * corrected_s, p90 * corrected_s
+    p10_s, p50_s, p90_s = p10 * predicted_s, p50 * predicted_s, p90 * predicted_s
     if phase is Phase.ORDERED:
         p90_s = max(p90_s, absent.p90 + queued_s)
     if phase is Phase.FAR:

@@ -4,8 +4,8 @@ bounded.
 - A `Pace`: service, and seconds in their slots, of the calls that had waited. They ran in full batches, so the quotient
   is the capacity that a waiting call sees. It is of whole calls, so that it has no edges: a model that is swapped has
   few batches at a time, and the service of the first is seen at its end only. (The workers' own measurement,
-  gpu_worker, is the highest rate, which is too high for a prediction.) Old time counts less: after WINDOW_S seconds in
-  which calls waited all sums are halved.
+  gpu_worker, is the highest rate, which is too high for a prediction.) Old calls count less: at PACE_ENDS all sums are
+  halved.
 - `Costs`: mean and variance of the true service of calls.
 - `Ratios` of actual over predicted waits (policies/planning/wait_ratios.py), for each `Phase`.
 - For a model that is swapped: how long it was absent while calls waited, and how long it stayed; how long drains took,
@@ -22,7 +22,8 @@ from math import exp
 from dispatcher.policies.planning.wait_ratios import Quantiles, RatioQuantiles, WaitRatios
 from dispatcher.policies.waiting import residual
 
-WINDOW_S = 600.0
+PACE_ENDS = 1000
+"""At so many ends all sums of a pace are halved: it remembers some 750 calls."""
 SATURATED_MIN_S = 5.0
 ENDS_MIN = 20
 """A pace is unknown until so much time has passed in which calls waited, and so many calls have ended in it. Only a
@@ -138,9 +139,6 @@ class Pace:
 
     def pass_seconds(self, seconds: float) -> None:
         self.saturated_s += seconds
-        if self.saturated_s > WINDOW_S:
-            self.saturated_s, self.slot_s = self.saturated_s / 2, self.slot_s / 2
-            self.served, self.ends = self.served / 2, self.ends / 2
 
     @property
     def own_slot_per_s(self) -> float:

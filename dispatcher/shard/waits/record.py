@@ -21,7 +21,7 @@ from dispatcher.policies.waiting import drain_s
 from dispatcher.shard.state.indexes import Slots
 from dispatcher.shard.state.records import Worker
 from dispatcher.shard.waits.backlogs import Backlogs
-from dispatcher.shard.waits.learned import COSTS_MIN, Costs, ModelWaits, Pace, Phase, Ratios
+from dispatcher.shard.waits.learned import COSTS_MIN, PACE_ENDS, Costs, ModelWaits, Pace, Phase, Ratios
 
 REST_S = 2.0
 """A running call still runs for so long, before any has ended."""
@@ -188,6 +188,8 @@ class WaitRecord:
             pace.served += served
             pace.slot_s += max(0.0, now - call.dispatched_at)
             pace.ends += 1.0
+            if pace.ends >= PACE_ENDS:
+                pace.served, pace.slot_s, pace.ends = pace.served / 2, pace.slot_s / 2, pace.ends / 2
         if is_sampled:
             call, served = self.ended[-1]
             self._costs(call.tenant.name, call.model).on_ended(served)
