@@ -12,7 +12,7 @@
 
 This is the mean over all moments of a batch that has run for long. The gate knows more: for how long the running
 requests have run. So it counts the ends that a request waits for, n = (ahead + others) / μ, and takes the time of the
-nth end (`Batch`): requests that are alike and began together, as after a load, end together, one batch after another;
+nth end (`FullBatch`): requests that are alike and began together, as after a load, end together, batch after batch;
 requests that began at any time, or differ as much as exponential ones do, end at equal intervals in the mean. Between
 these
 
@@ -48,7 +48,7 @@ def residual(mean: float, variance: float) -> float:
     return (mean**2 + variance) / (2 * mean) if mean > 0 else 0.0
 
 
-class Batch(NamedTuple):
+class FullBatch(NamedTuple):
     """A batch that is kept full. `slots`: B. `full_s`: T, the mean seconds from a request's begin to its end in it.
     `variation`: c, the standard deviation of these seconds divided by their mean. `age_s`, `ages_s`: mean and standard
     deviation of the seconds for which the running requests have run; 0 for those that begin together."""

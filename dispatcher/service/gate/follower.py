@@ -57,7 +57,7 @@ def ignore_entry(_entry: Entry, _deliveries: list[Delivery]) -> None:
     """Do nothing with an entry. This is the default of `on_entry`."""
 
 
-def ignore_ordered(_workers: Sequence[str]) -> None:
+def ignore_orders(_workers: Sequence[str]) -> None:
     """Do nothing for workers with a new order. This is the default of `on_ordered`."""
 
 

@@ -21,7 +21,7 @@ from dispatcher.ports import Clock
 from dispatcher.service.frames import Ask, Do, Heir, Hello, Message, NotLeader, ReadsFormat, Reply, Result
 from dispatcher.service.garbage import Garbage
 from dispatcher.service.gate.courier import Courier, Launches, Session
-from dispatcher.service.gate.follower import Delivery, Offload, at_once, ignore_entry, ignore_load, ignore_ordered
+from dispatcher.service.gate.follower import Delivery, Offload, at_once, ignore_entry, ignore_load, ignore_orders
 from dispatcher.service.gate.group_commit import GroupCommit, no_reply, unwritten
 from dispatcher.service.gate.group_commit import Reply as CommitReply
 from dispatcher.service.gate.planning import Planning
@@ -84,7 +84,7 @@ class Leader:
             sweeps.cancel()
             commits.cancel()
             self._replica.on_entry, self._replica.on_load = ignore_entry, ignore_load
-            self._replica.on_ordered = ignore_ordered
+            self._replica.on_ordered = ignore_orders
             self._dismiss()
             if self._garbage is not None:
                 self._garbage.follow()

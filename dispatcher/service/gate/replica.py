@@ -28,7 +28,7 @@ from dispatcher.service.gate.follower import (
     StateLost,
     at_once,
     deliveries_of,
-    ignore_ordered,
+    ignore_orders,
 )
 from dispatcher.service.kept_answers import ends_with_answer, keep_answers, keep_outcomes, kept_ends
 from dispatcher.shard.settings import ShardSettings
@@ -81,7 +81,7 @@ class Replica(Decider):
         """True if another process has written an entry since this process's last commit began."""
         self._appends = 0
         """The number of appends that were begun."""
-        self.on_ordered: Callable[[Sequence[str]], None] = ignore_ordered
+        self.on_ordered: Callable[[Sequence[str]], None] = ignore_orders
         """Called with the workers that an entry of this process orders to load a model, when it is written."""
 
     async def commit(self, commands: Sequence[Command], *, epoch: int | None = None, more: More = no_more) -> Committed:

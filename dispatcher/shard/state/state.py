@@ -26,16 +26,8 @@ from dispatcher.policies.orders.registry import new_order
 from dispatcher.policies.slot_shares import ShardNeed
 from dispatcher.policies.throttling import Throttle
 from dispatcher.shard.settings import ShardSettings
-from dispatcher.shard.state.indexes import (
-    Deadlines,
-    HeldModels,
-    IdleTenants,
-    Lanes,
-    Promises,
-    RunningAges,
-    Slots,
-    Tenures,
-)
+from dispatcher.shard.state.indexes import Deadlines, IdleTenants, Lanes, Promises, Slots, Tenures
+from dispatcher.shard.state.model_indexes import HeldModels, RunningAges
 from dispatcher.shard.state.need import NeedSums
 from dispatcher.shard.state.prefix_holders import PrefixHolders
 from dispatcher.shard.state.records import NO_USAGE, Process, Usage, Worker

@@ -58,7 +58,7 @@ from dispatcher.policies.planning.fleet import DRAIN_S, residency_s
 from dispatcher.policies.planning.load_rests import load_rest
 from dispatcher.policies.planning.wait_ratios import Quantiles
 from dispatcher.policies.tiers import Tier
-from dispatcher.policies.waiting import Batch, drained_s, with_turns
+from dispatcher.policies.waiting import FullBatch, drained_s, with_turns
 from dispatcher.shard.state.records import Worker, due_at
 from dispatcher.shard.state.state import State
 from dispatcher.shard.waits.backlogs import DEFERRED_RANK, Backlogs, Part, QueueName, scaled
@@ -171,13 +171,13 @@ def _mean_cost(state: State, tenant: Tenant, model: str, deferred: bool) -> floa
     return (queue.head().cost if queue is not None and queue.count else 0.0) or COST
 
 
-def _batch(state: State, model: str, slots: int, full_s: float, *, is_loaded: bool) -> Batch:
+def _batch(state: State, model: str, slots: int, full_s: float, *, is_loaded: bool) -> FullBatch:
     """Return the model's batch. One that is loaded next begins with `slots` requests at once."""
     known = state.waits.models.get(model) or state.waits.all
     costs = known.costs
     variation = sqrt(costs.variance) / costs.mean if costs.ends >= COSTS_MIN and costs.mean > 0 else 1.0
     ages = state.running_ages.of(model, state.at) if is_loaded else (0.0, 0.0)
-    return Batch(slots, full_s, variation, *ages)
+    return FullBatch(slots, full_s, variation, *ages)
 
 
 def _service(state: State, model: str) -> tuple[int, Phase, Quantiles, float]:
@@ -229,7 +229,7 @@ def observe(state: State, facts: Sequence[Fact], seconds: float) -> None:
         elif type(fact) in _OF_WORKERS and isinstance(fact, ModelOrdered | WorkerSet | WorkerLost):
             record.see_load(fact.worker, state.workers.get(fact.worker), at)
     if record.draining:
-        record.see_drained(state.workers, at)
+        record.see_idle(state.workers, at)
     record.fade_oldest(at)
 
 

@@ -188,9 +188,9 @@ class ModelWaits:
     stay_s: Mean = field(default_factory=Mean)
     """How long workers had the model until it was swapped out while calls waited for it."""
     alone: Pace = field(default_factory=Pace)
-    """Of the calls that had not waited: they ran among fewer others."""
+    """The pace of the calls that had not waited. They ran among fewer others."""
     slowdown: Mean = field(default_factory=Mean)
-    """The pace of calls that had waited over that of others. Only of all models together."""
+    """The pace of calls that had waited, divided by that of others. It is kept for all models together."""
     drain_ratio: Mean = field(default_factory=Mean)
     """Actual over expected seconds in which workers with running calls drained."""
     late_s: deque[float] = field(default_factory=lambda: deque(maxlen=LOADS_MOST))

@@ -89,7 +89,7 @@ class WaitRecord:
         self.loads: dict[str, Load] = {}
         """The workers that are ordered to load a model, by name."""
         self.draining: dict[str, Load] = {}
-        """Those of them on which calls still run."""
+        """The loads of workers on which calls still run, by name."""
         self.turns: dict[str, LoadTurn] = {}
         """What the queues of models without slots wait for, as found for the entry `turns_of`."""
         self.turns_of = (-1, 0.0)
@@ -159,7 +159,7 @@ class WaitRecord:
             if worker is not None and worker.model == load.model:
                 self._note_load(load, now)
 
-    def see_drained(self, workers: Mapping[str, Worker], now: float) -> None:
+    def see_idle(self, workers: Mapping[str, Worker], now: float) -> None:
         """Note the workers on which no call runs any more before they load a model."""
         for name, load in list(self.draining.items()):
             worker = workers.get(name)

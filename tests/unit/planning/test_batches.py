@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 
 import pytest
 
-from dispatcher.policies.waiting import Batch
+from dispatcher.policies.waiting import FullBatch
 
 
 def played(slots: int, lasts_s: list[float], ages_s: list[float], ends: int) -> float:
@@ -24,13 +24,13 @@ def played(slots: int, lasts_s: list[float], ages_s: list[float], ends: int) -> 
 @pytest.mark.parametrize("ends", [1, 3, 4, 5, 8, 9, 30])
 @pytest.mark.parametrize("age_s", [0.0, 0.7, 1.5])
 def test_equal_requests_that_began_together_end_together(ends: int, age_s: float) -> None:
-    batch = Batch(slots=4, full_s=2.0, variation=0.0, age_s=age_s, ages_s=0.0)
+    batch = FullBatch(slots=4, full_s=2.0, variation=0.0, age_s=age_s, ages_s=0.0)
     assert batch.end_s(ends) == pytest.approx(played(4, [2.0] * 40, [age_s] * 4, ends))
 
 
 @pytest.mark.parametrize("ends", [1, 2, 5, 10, 17])
 def test_one_slot_serves_one_after_the_other(ends: int) -> None:
-    assert Batch(1, 2.0, 0.0, 0.5, 0.0).end_s(ends) == pytest.approx(2.0 * ends - 0.5)
+    assert FullBatch(1, 2.0, 0.0, 0.5, 0.0).end_s(ends) == pytest.approx(2.0 * ends - 0.5)
 
 
 @pytest.mark.parametrize("ends", [1, 4, 8, 12, 40])
@@ -53,7 +53,7 @@ def test_a_batch_at_a_random_time_is_near_the_fluid(ends: int, variation: float)
         ages = [now - at for at, _ in begun]
         lengths = [length for _, length in begun] + [lasting() for _ in range(ends)]
         found.append(played(slots, lengths, ages, ends))
-        expected.append(Batch(slots, 2.0, variation, fmean(ages), stdev(ages)).end_s(ends))
+        expected.append(FullBatch(slots, 2.0, variation, fmean(ages), stdev(ages)).end_s(ends))
     assert fmean(expected) == pytest.approx(fmean(found), rel=0.05, abs=0.75 * 2.0 / slots)
 
 
@@ -61,11 +61,13 @@ def test_more_ends_come_later_but_for_the_spread_that_grows_with_a_batch() -> No
     """By at most an eighth of T, measured: 0.122."""
     random = Random("ends")
     for _ in range(200):
-        batch = Batch(random.randint(1, 20), 2.0, random.uniform(0.0, 1.5), random.uniform(0, 3), random.uniform(0, 1))
+        batch = FullBatch(
+            random.randint(1, 20), 2.0, random.uniform(0.0, 1.5), random.uniform(0, 3), random.uniform(0, 1)
+        )
         times = [batch.end_s(part / 4) for part in range(1, 200)]
         assert all(later >= before - 2.0 / 8 for before, later in pairwise(times))
         assert times[0] >= 0.0
 
 
 def test_a_batch_that_is_overdue_ends_soon() -> None:
-    assert 0.0 < Batch(4, 2.0, 0.0, 5.0, 0.0).end_s(1) < 0.5
+    assert 0.0 < FullBatch(4, 2.0, 0.0, 5.0, 0.0).end_s(1) < 0.5
