@@ -1,6 +1,7 @@
 """Whether a planner without fairness serves every tenant at least as well as headgate's own.
 
-    python -m benchmarks.planner_dominance [--scenes NAME,…] [--random FROM:TO] [--processes N] [--failures]
+    python -m benchmarks.planner_dominance [--scenes NAME,… | --reported] [--random FROM:TO] [--processes N]
+        [--failures]
 
 Each scene (planner_scenes.py) is played under static, qlm, edf and plan. A row is a planner; a column of it a tenant's
 part of requests with their first token in time. A tenant is entitled (marked *) if its demand over the run is no more
@@ -20,7 +21,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from benchmarks.planner_scenes import Scene, named_scenes, random_scene
+from benchmarks.planner_scenes import Scene, named_scenes, random_scene, reported_scenes
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.planning.entitlement import GroupDemand, TenantDemand, entitle
 from dispatcher.policies.service import WEIGHTED_TOKENS
@@ -137,13 +138,19 @@ def _jobs(scenes: Sequence[Scene], processes: int) -> Iterator[tuple[Scene, list
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scenes", default="", help="comma-separated names; by default all, or none with --random")
+    parser.add_argument("--scenes", default="", help="names with commas; by default outsiders', or none with --random")
+    parser.add_argument("--reported", action="store_true", help="the scenes of public reports in place of outsiders'")
     parser.add_argument("--random", default="", metavar="FROM:TO", help="seeds of random scenes")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--failures", action="store_true", help="print only dominated scenes")
     options = parser.parse_args()
     wanted = set(filter(None, options.scenes.split(",")))
-    scenes = [scene for scene in named_scenes() if scene.name in wanted or not (wanted or options.random)]
+    if options.reported:
+        scenes = reported_scenes()
+    elif wanted:
+        scenes = [scene for scene in (*named_scenes(), *reported_scenes()) if scene.name in wanted]
+    else:
+        scenes = [] if options.random else named_scenes()
     if options.random:
         first, last = map(int, options.random.split(":"))
         scenes += [random_scene(seed).scene() for seed in range(first, last)]

@@ -133,6 +133,52 @@ def named_scenes(seed: int = 0) -> list[Scene]:
     return [scene(*each, seed) for each in described]
 
 
+def reported_scenes(seed: int = 0) -> list[Scene]:
+    """Return scenes of public reports about models that take turns on GPUs. They were written before a look at the
+    planner, and no figure of them was changed after their first run. Each has its report beside it."""
+    ten = (SloClass("interactive", 10.0), *_CLASSES[1:])
+    swept = {"a": 5.0, "b": 5.0, "c": 5.0} | {f"d{at}": 5.0 for at in range(12)}
+    tried = {f"big{at}": 25.0 for at in range(4)} | {"small": 4.0}
+    sessions = {f"x{at}": 3.0 for at in range(16)}
+    described = [
+        # llama-swap issue 612 and pull request 611: requests in the order A B A A C A B C on one GPU, "most of the
+        # time is spent swapping", and C must not starve.
+        ("agents", fleet(1, {"plan": 8.0, "explore": 8.0, "code": 8.0}),
+              [Stream("orchestrator", "plan", 0.8, 300), Stream("explorers", "explore", 0.4, 300, outputs=100),
+               Stream("coder", "code", 0.1, 300, outputs=600)]),
+        # llama-swap issue 588: a batch of 20 long jobs; one chat request swaps the model after the first of them.
+        ("images", fleet(1, {"image": 10.0, "chat": 10.0}),
+              [Stream("images", "image", 20, 1, slo_class="normal", outputs=1000),
+               Stream("images", "image", 20, 151, 150, "normal", 1000), Stream("chat", "chat", 0.15, 300)]),
+        # d-inference issue 789: five models on three places; models with 1.1 % of the requests cause 71 % of the loads.
+        ("five_on_three", fleet(3, {f"m{at}": 30.0 for at in range(5)}),
+              [Stream("m0", "m0", 4, 600), Stream("m1", "m1", 3, 600), Stream("m2", "m2", 2, 600),
+               Stream("m3", "m3", 0.06, 600), Stream("m4", "m4", 0.04, 600)]),
+        # kserve/modelmesh pull request 49: once a day each of many models is called; that evicts what is in use.
+        ("daily_sweep", fleet(4, swept, classes=ten),
+              [*(Stream(name, name, 4, 300) for name in "abc"),
+               *(Stream("sweep", f"d{at}", 0.15, 130, 110, "normal", 50, even=True) for at in range(12))]),
+        # ollama issue 10948: two models in turn, each call replaces the other one, although both are to be kept.
+        ("turns", fleet(1, {"a": 2.0, "b": 2.0}, classes=ten),
+              [Stream("a", "a", 0.5, 300, even=True), Stream("b", "b", 0.5, 301, 1, even=True)]),
+        # llm-d issue 1973 and vllm pull request 48337: with sleep a switch of 0.6B takes 1.5 s and of 8B 12.8 s, and
+        # 30 to 100 s for a model that does not sleep.
+        ("asleep", fleet(2, {"tiny": 1.5, "mid": 12.8, "cold": 60.0}),
+              [Stream("tiny", "tiny", 3, 400, outputs=50), Stream("mid", "mid", 3, 400),
+               Stream("cold", "cold", 0.05, 400, 60)]),
+        # triton-inference-server issues 3583 and 7279: each client loads the models that it needs, works, and goes on
+        # to the next ones; tens of models, and room for few.
+        ("sessions", fleet(3, sessions),
+              [Stream(f"client{at % 4}", f"x{at}", 1.5, 30.0 * (at // 4) * 2 + 60 + 7 * (at % 4),
+                      30.0 * (at // 4) * 2 + 7 * (at % 4)) for at in range(16)]),
+        # LocalAI issues 6068 and 9375: large models are tried in turn while a small one must stay in memory.
+        ("small_stays", fleet(2, tried, loaded=("small", "big0"), classes=ten),
+              [Stream("assistant", "small", 0.5, 400, outputs=50),
+               *(Stream("tester", f"big{at}", 0.5, 100.0 * at + 80, 100.0 * at, "normal") for at in range(4))]),
+    ]  # fmt: skip
+    return [scene(*each, seed) for each in described]
+
+
 @dataclass(frozen=True, slots=True)
 class SceneShape:
     """A random scene as numbers. `name`: seeds its arrivals. `kinds`: of each worker. `swap_s`: of each model on all

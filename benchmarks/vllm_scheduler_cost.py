@@ -9,6 +9,8 @@ tenants have been served and have left.
 Then the same with LoRA adapters (ADAPTER_CASES): requests with PLACES adapters run beside free slots. Those that wait
 have other adapters, which lack a place as long; in the last case each tenth of them has no adapter.
 
+Then requests of which the grammars are not compiled yet (GRAMMAR_CASES): vLLM looks at each of them in each step.
+
 Runs alternate in one process. The median is that of the fastest run, because other work on the machine only adds time;
 the 99th percentile is over all runs, of each step's shortest time in any run. vLLM has a venv of its own: run
 `.venv-vllm/bin/python -m benchmarks.vllm_scheduler_cost` after `make test-vllm`.
@@ -45,6 +47,8 @@ ADAPTERS = 100
 ADAPTER_STEPS = 40
 ADAPTER_CASES = ((200, 10, 0), (200, 1_000, 0), (200, 1_000, 10))
 """Running requests, tenants, and how many waiting requests there are for each one without an adapter; 0: no such."""
+GRAMMAR_CASES = ((100, 10), (1_000, 10), (5_000, 10), (5_000, 1_000))
+"""Waiting requests without a compiled grammar, and tenants."""
 OPTIONS: dict[str, dict[str, float]] = {
     "silent": {},
     "ours": {},
@@ -79,6 +83,7 @@ def main() -> int:
         ratios = "".join(f"  {one / middle:.3f}/{other / tail:.3f}" for one, other in ours)
         print(f"{batch:>6} {tenants:>8} {remembered:>7} {shown}{ratios}", flush=True)
     _measure_adapters(config, cache, clock)
+    _measure_grammars(config, cache, clock)
     return 0
 
 
@@ -104,6 +109,35 @@ def _run_adapters(kind: str, setup: _Setup, running: int, each: int) -> list[flo
         adapter = None if each and not number % each else 1 + PLACES + number % (ADAPTERS - PLACES)
         scheduler.add_request(_request(number, setup.tenants, adapter=adapter, tokens=900))
     return _time_steps(scheduler, setup.clock, ADAPTER_STEPS)
+
+
+def _measure_grammars(config: Any, cache: Any, clock: _StepClock) -> None:
+    running = 200
+    print(f"{running} running, and waiting requests without a compiled grammar; us a step: median / most")
+    print(f"{'waiting':>7} {'tenants':>8}")
+    for waiting, tenants in GRAMMAR_CASES:
+        shown = ""
+        for kind in ("stock", "silent"):
+            scheduler = _scheduler(kind, _Setup(config, cache, clock, BATCH, tenants, 0))
+            for number in range(running):
+                scheduler.add_request(_request(number, tenants, tokens=900))
+            _time_steps(scheduler, clock, 5)
+            for number in range(running, running + waiting):
+                scheduler.add_request(_without_grammar(_request(number, tenants, tokens=900)))
+            steps = _time_steps(scheduler, clock, ADAPTER_STEPS)
+            shown += f"  {kind} {1e6 * median(steps):>6.0f}/{1e6 * max(steps):>6.0f}"
+        print(f"{waiting:>7} {tenants:>8} {shown}", flush=True)
+
+
+def _without_grammar(request: Any) -> Any:
+    """Return the request as vLLM has it while another thread compiles its grammar."""
+    from vllm.sampling_params import StructuredOutputsParams
+    from vllm.v1.request import RequestStatus
+    from vllm.v1.structured_output.request import StructuredOutputRequest
+
+    request.structured_output_request = StructuredOutputRequest(StructuredOutputsParams(json_object=True))
+    request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+    return request
 
 
 class _StepClock:

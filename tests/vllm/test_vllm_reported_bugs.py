@@ -107,6 +107,45 @@ def test_more_deferred_requests_than_places_in_the_batch_stop_no_other(make: Mak
     finish(harness)
 
 
+@BOTH
+def test_waiting_grammars_cost_no_admission(make: Make, ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step admitted each request without a compiled grammar and undid it: 150 ms with 5,000, and vLLM's own 16."""
+    harness = make(ahead=ahead, batch=4)
+    harness.add("plain", [1] * 4, 12, tenant="a")
+    for number in range(50):
+        harness.add(f"g{number}", [2] * 4, 3, grammar=True, tenant="b")
+    harness.step()
+    admitted: list[str] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(harness.policy, "admit", admitted.append)
+        harness.step(3)
+    assert (harness.running, admitted) == (["plain"], [])
+    harness.abort("g0")
+    harness.compile("g1", broken=True)
+    for number in range(2, 50):
+        harness.compile(f"g{number}")
+    harness.finish()
+    assert harness.sent["g1"].ends == [("error", None)]
+    assert all(sent.tokens == sent.expected for name, sent in harness.sent.items() if name not in ("g0", "g1"))
+
+
+@BOTH
+def test_an_engine_that_only_compiles_grammars_goes_on(make: Make, ahead: bool) -> None:
+    harness = make(ahead=ahead, batch=4)
+    for number in range(3):
+        harness.add(f"g{number}", [number] * 4, 3, grammar=True)
+    harness.step(3)
+    assert harness.running == []
+    harness.abort("g0")
+    harness.step()
+    for number in (1, 2):
+        harness.compile(f"g{number}")
+    harness.step()
+    assert sorted(harness.running) == ["g1", "g2"]
+    harness.finish()
+    assert all(harness.sent[name].tokens == harness.sent[name].expected for name in ("g1", "g2"))
+
+
 def test_children_of_one_request_have_one_priority_and_one_arrival(base: BaseConfig) -> None:
     """vllm-project/vllm 29747: with n > 1 the priority queue compared two requests that are equal, and ended."""
     scheduler, runner = scheduler_of(base, PRIORITIES, "priority"), FakeModelRunner()

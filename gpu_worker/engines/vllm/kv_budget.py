@@ -250,5 +250,12 @@ def is_ready(request: Request) -> bool:
         return False
     if request.status is not RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
         return True
+    return not is_compiling(request) and not isinstance(request.structured_output_request.grammar, Exception)
+
+
+def is_compiling(request: Request) -> bool:
+    """Return whether vLLM compiles the request's grammar now, in another thread."""
+    if request.status is not RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
+        return False
     output = request.structured_output_request
-    return output is not None and output.grammar is not None and not isinstance(output.grammar, Exception)
+    return output is None or output.grammar is None

@@ -4,9 +4,12 @@ The plan of a pass (scheduler.py) admits requests before vLLM does: a pop then c
 vLLM has not confirmed at the end of the pass are undone. The whole plan is undone as soon as vLLM preempts by itself,
 because vLLM admits none in that step.
 
-vLLM's `schedule()` peeks at the head, allocates, and pops. A request that it skips (its grammar is not compiled yet, or
-there are too many LoRAs) it pops first and prepends later in the same pass. So a prepend after a pop in the same pass
-returns the charge of the pop: the request was not served. Any other prepend is of a running request that was preempted.
+vLLM's `schedule()` peeks at the head, allocates, and pops. A request that it skips (its grammar has an error, or there
+are too many LoRAs) it pops first and prepends later in the same pass. So a prepend after a pop in the same pass returns
+the charge of the pop: the request was not served. Any other prepend is of a running request that was preempted.
+
+While another thread compiles a request's grammar, vLLM would skip it in each step. The policy sets it aside for that
+time, so that thousands of them cost a step little.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.request import Request
 
 from dispatcher.policies.tiers import Tier
-from gpu_worker.engines.vllm.kv_budget import VllmKvBudget
+from gpu_worker.engines.vllm.kv_budget import VllmKvBudget, is_compiling
 from gpu_worker.engines.vllm.protocol import RequestFields, request_fields
 from gpu_worker.engines.vllm.room import has_slot, may_lack_room
 from gpu_worker.engines.vllm.settings import TENANTS_VARIABLE, SchedulerSettings
@@ -74,6 +77,8 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         self._held_back = HeldBack(self.policy)
         self._has_begun_adapters = False
         """Whether requests that were held back have come back in this pass."""
+        self._compiling: dict[str, Request] = {}
+        """Requests that the policy has set aside, because their grammars are being compiled."""
         self._popped: dict[str, Request] = {}
         """Requests admitted in this pass."""
         self._planned: dict[str, None] = {}
@@ -86,7 +91,7 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         self._always_has_next = (
             self.policy.work_conserving and not admission.settings.premium_reserve and adapters is None
         )
-        """Whether a queue with requests has a next one in any case."""
+        """Whether a queue has a next one in any case, if not all its requests wait for grammars."""
         self._lookup_budget: VllmKvBudget | None = None
         self._lookups = self._make_lookups()
         if self._lookups is not None:
@@ -102,6 +107,9 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
             self._lookups.begin_pass()
         self._turns.begin_pass()
         self._has_begun_adapters = False
+        for request_id in [name for name, request in self._compiling.items() if not is_compiling(request)]:
+            del self._compiling[request_id]
+            self.policy.take_back(request_id)
 
     def put_first(self, planned: dict[str, None]) -> None:
         """Put these first in this pass, in this order. The plan has admitted them already."""
@@ -126,6 +134,9 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
         self._forget_head()
         if (refusal := self._refusal(request)) is None:
             self._requests[request.request_id] = request
+            if is_compiling(request):
+                self._compiling[request.request_id] = request
+                self.policy.set_aside(request.request_id)
         else:
             self.refused.append((request, refusal))
 
@@ -175,14 +186,17 @@ class PolicyQueue(RequestQueue):  # type: ignore[misc]
             if request.request_id in self._planned:
                 self._undo_plan()
             self._requests.pop(request.request_id, None)
+            self._compiling.pop(request.request_id, None)
             self._held_back.forget(request.request_id)
         self._forget_head()
 
     def __bool__(self) -> bool:
         """Return whether a request can be admitted, if the batch has a slot. vLLM calls this in every step, so the head
         is computed only if a non-empty queue may have none."""
-        if self._always_has_next or not self._requests or not has_slot(self._scheduler):
-            return bool(self._requests)
+        if len(self._compiling) == len(self._requests):
+            return False
+        if self._always_has_next or not has_slot(self._scheduler):
+            return True
         return self._next() is not None
 
     def __len__(self) -> int:
