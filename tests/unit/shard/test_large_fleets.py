@@ -10,7 +10,9 @@ import pytest
 
 from dispatcher.model.commands import Leave, Retire, Tick
 from dispatcher.model.facts import ModelOrdered
+from dispatcher.policies.planning.fleet import FleetWorker
 from dispatcher.shard import swapping
+from dispatcher.shard.state.records import Worker
 from dispatcher.shard.state.state import State
 from dispatcher.shard.swapping import LOOK_FREE, LOOK_S
 from tests.support.world.lone_shard import T0, LoneShard, SwappingWorker, heartbeats, swap_report
@@ -64,7 +66,12 @@ def looks(monkeypatch: pytest.MonkeyPatch, workers: int) -> tuple[LoneShard, lis
     """Return a shard with so many workers of model a, and the workers that are looked at from now on."""
     shard = LoneShard(None, *(swap_report(f"w{number}", "a", SWAPS) for number in range(workers)))
     found, look = list[str](), swapping.fleet_worker
-    monkeypatch.setattr(swapping, "fleet_worker", lambda worker, now: found.append(worker.name) or look(worker, now))
+
+    def noted(worker: Worker, now: float) -> FleetWorker:
+        found.append(worker.name)
+        return look(worker, now)
+
+    monkeypatch.setattr(swapping, "fleet_worker", noted)
     shard.now = T0 + 100.0
     return shard, found
 
