@@ -101,7 +101,7 @@ class Arrivals(NamedTuple):
 class Start:
     """The fleet now. `parcels`: in the order of their release. By model: `demand` in workers, and `reload_s`, the
     seconds to load it again. `observed_s`: since arrivals are seen. By tenant, `trust`: the weight of its lateness, 0
-    to 1; empty if it is 1 for all."""
+    to 1; empty if it is 1 for all. `had_late`: the part of its requests that began late; empty for none."""
 
     workers: Sequence[StartingWorker]
     parcels: Sequence[Parcel]
@@ -112,6 +112,7 @@ class Start:
     reload_s: Sequence[float]
     observed_s: float = inf
     trust: Sequence[float] = ()
+    had_late: Sequence[float] = ()
 
     @cached_property
     def unit_s(self) -> list[float]:
