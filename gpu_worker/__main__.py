@@ -130,6 +130,7 @@ async def serve(options: argparse.Namespace) -> int:
                 identity, link, executions, clock, real_random(),
                 swapper=None if swaps is None else Swapper(swaps, executions, clock),
                 settings=settings, engine_changed=engine.changed, connection_lost=links[0].lost,
+                report_asked=links[0].report_asked,
             )  # fmt: skip
         notice = None if options.notice is None else SpotNotice(options.notice, clock, last_moment=agent.last_moment)
         async with _metric_lines(options.emf_s, config.pool, executions, clock):

@@ -1,6 +1,6 @@
 """How long a request waits: the theory by which the gate announces, and which the evidence checks. Pure.
 
-    W Θ = ahead + running - B r + others(W)        W is 0 if the right side is negative at 0
+    W Θ = ahead + running - B r + others(W)        W is 0 if the right side is negative at 0      `batch_wait_s`
 
 - ahead: the service of the requests before this one in its own queue, and of itself
 - running: what the running requests still need. A full batch that has run for long needs B r, so both terms cancel;
@@ -9,6 +9,21 @@
   request that is seen at a random time (renewal theory)
 - others(W): what other queues get meanwhile, a straight line over the time for which arrivals are forecast
 - Θ: service per second of all slots of the model
+
+This is the mean over all moments of a batch that has run for long. The gate knows more: for how long the running
+requests have run. So it counts the ends that a request waits for, n = (ahead + others) / μ, and takes the time of the
+nth end (`FullBatch`): requests that are alike and began together, as after a load, end together, batch after batch;
+requests that began at any time, or differ as much as exponential ones do, end at equal intervals in the mean. Between
+these
+
+    t(n) = w (g T + R + √3 s p) + (1 - w) n T / B    w = (1 - c²) (1 - 12 s² / T²)    p = 2 (n - g B) / (B + 1) - 1
+
+- T, c: mean, and standard deviation over the mean, of a request's time in a full batch
+- g: whole batches before the nth end; R = T - (1 - c²) age: the mean rest of the running requests
+- s: the standard deviation of the ages, and of g batches' times: as if the rests were spread evenly around R
+
+w is at least 0: where ages are spread as evenly as over a whole T, their mean says little about the next end. Exact for
+c = 0 and equal ages, for one slot, and for c = 1.
 
 A model that other models displace has turns. The wait for its turn, the seconds until it is loaded, comes before W.
 What does not fit a turn waits for the next one, `with_turns`.
@@ -19,14 +34,47 @@ wait for its own end. Units: service units, seconds.
 
 from __future__ import annotations
 
-from math import inf, log
+from math import ceil, hypot, inf, log, sqrt
+from typing import NamedTuple
 
 STAY_MIN_S = 1.0
+_SQRT_3 = sqrt(3.0)
+_REST_LEAST = 1 / 16
+"""The rest of a batch that runs longer than expected: this part of T."""
 
 
 def residual(mean: float, variance: float) -> float:
     """Return r, in the unit of the mean; 0 without a mean."""
     return (mean**2 + variance) / (2 * mean) if mean > 0 else 0.0
+
+
+class FullBatch(NamedTuple):
+    """A batch that is kept full. `slots`: B. `full_s`: T, the mean seconds from a request's begin to its end in it.
+    `variation`: c, the standard deviation of these seconds divided by their mean. `age_s`, `ages_s`: mean and standard
+    deviation of the seconds for which the running requests have run; 0 for those that begin together."""
+
+    slots: int
+    full_s: float
+    variation: float
+    age_s: float
+    ages_s: float
+
+    def end_s(self, ends: float) -> float:
+        """Return the seconds until so many requests have ended and were replaced by others.
+
+        It grows with `ends`, but may fall by up to T / 8 from one batch to the next, where w falls.
+        """
+        fluid_s = ends * self.full_s / self.slots
+        before = max(0, ceil(ends / self.slots) - 1)
+        spread_s = hypot(self.ages_s, sqrt(before) * self.variation * self.full_s)
+        equality = max(0.0, 1.0 - self.variation**2)
+        together = equality * max(0.0, 1.0 - 12.0 * (spread_s / self.full_s) ** 2)
+        if not together:
+            return fluid_s
+        rest_s = max(_REST_LEAST, 1.0 - equality * self.age_s / self.full_s) * self.full_s
+        place = 2.0 * (ends - before * self.slots) / (self.slots + 1) - 1.0
+        end_s = before * self.full_s + rest_s + place * min(_SQRT_3 * spread_s, rest_s)
+        return together * end_s + (1.0 - together) * fluid_s
 
 
 def batch_wait_s(ahead: float, running: float, batch: float, rest: float, per_s: float) -> float:

@@ -165,9 +165,11 @@ class Heartbeat(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """The number of frames that were read on this connection."""
+    """The number of frames that were read on this connection. `asks`: whether the leader has an order for a worker of
+    this client, which should report now. A reader that does not know it learns of the order when it reports anyway."""
 
     frames: int
+    asks: bool = False
 
 
 class Result(NamedTuple):
@@ -253,7 +255,8 @@ _PLAIN = RecordCodec(
         "l": NotLeader,
         "i": Heir,
         "f": ReadsFormat,
-    }
+    },
+    {Receipt: 1},
 )
 
 
@@ -318,7 +321,7 @@ def _pack_message(message: Any, reads: int) -> list[Any]:
         return ["o", message.number, _OUTCOMES.pack(message.outcome)]
     if kind is News:
         return ["n", _OUTCOMES.pack(message.news)]
-    return _PLAIN.pack(message)
+    return _PLAIN.pack(message, reads)
 
 
 def _unpack_message(packed: Any) -> Message:

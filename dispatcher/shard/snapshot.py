@@ -168,6 +168,8 @@ def _load_shard(fields: dict[str, Any], settings: ShardSettings) -> Shard:
         state.throttle.load(*fields["throttle"])
     state.flush()
     sum_changed(state)
+    for name, worker in state.workers.items():
+        state.waits.see_load(name, worker, state.at)
     return shard
 
 

@@ -185,11 +185,13 @@ def news_of(call: Call, over: Over) -> list[News]:
 
 def _take_slot(state: State, call: Call, worker: Worker) -> None:
     worker.running[call.id] = call
+    state.running_ages.note(call, 1)
     call.tenant.running += 1
     state.slots.update(worker)
 
 
 def _free_slot(state: State, call: Call, worker: Worker) -> None:
     del worker.running[call.id]
+    state.running_ages.note(call, -1)
     call.tenant.running -= 1
     state.slots.update(worker)

@@ -1,4 +1,5 @@
-"""Decides which models workers load, by the plan that the log holds. A worker learns of it from its next heartbeat.
+"""Decides which models workers load, by the plan that the log holds. A worker learns of it from the answer to
+its report, for which the leader asks when the order is in the log.
 
 First come the models that must be loaded whatever a plan says (policies/planning/fleet.py), then those of a fresh
 plan. No worker swaps before its residency is over.
@@ -44,11 +45,14 @@ from dispatcher.shard.workers import USABLE
 _TRIGGERS = frozenset({Accept, Report, Tick, Plan})
 _SWAP_MAX_S = 600.0
 """A worker does not load a model if the swap takes longer."""
-_LEAVING = frozenset({"draining", "retiring"})
 PAYERS_MAX = 64
 """At most so many tenants pay for a swap, those that are due first."""
+LOOK_S = 0.0001
+LOOK_FREE = 50
+"""A look at a fleet takes about 10 µs for each worker that can be ordered. So beyond LOOK_FREE workers it comes at most
+every LOOK_S for each of them, a tenth of a leader's time, unless another model is missing or a plan has come."""
 DRAIN_MIN_S = 2.0
-"""A drain is expected to take at least this long: the worker learns of the order from its next heartbeat."""
+"""A drain is expected to take at least this long: the worker may learn of the order from its next heartbeat."""
 
 
 def order_loads(decision: Decision, commands: Sequence[Command]) -> None:
@@ -56,9 +60,11 @@ def order_loads(decision: Decision, commands: Sequence[Command]) -> None:
     state = decision.state
     if not state.slots.can_swap or not any(type(command) in _TRIGGERS for command in commands):
         return
-    for worker in list(state.workers.values()):
+    for worker in list(state.changing.values()):
         if worker.load and state.at >= worker.order_ends_at:
             decision.add(ModelOrdered(worker.name, ""))
+    if not _must_look(state, commands):
+        return
     models = _planned_models(state)
     if waiting := _waiting_since(state):
         usable = [each for each in state.workers.values() if each.load or each.config.state in USABLE]
@@ -68,6 +74,16 @@ def order_loads(decision: Decision, commands: Sequence[Command]) -> None:
         _order(decision, needed)
         models = {name: model for name, model in models.items() if name not in needed}
     _order(decision, models, rest_left_s)
+
+
+def _must_look(state: State, commands: Sequence[Command]) -> bool:
+    """Return whether a look at all workers is due, and note that it comes now."""
+    missing, passed_s = _missing(state), state.at - state.fleet_looked_at
+    is_early = 0.0 <= passed_s < LOOK_S * (len(state.workers) - LOOK_FREE)
+    if is_early and missing <= state.fleet_missed and not any(type(command) is Plan for command in commands):
+        return False
+    state.fleet_looked_at, state.fleet_missed = state.at, missing
+    return True
 
 
 def answered_with_loads(state: State, commands: Sequence[Command], outcomes: list[Outcome]) -> None:
@@ -174,14 +190,12 @@ def _waiting_since(state: State) -> dict[str, float]:
     """Return the models with waiting calls that may cause a swap, each with the time since which it is missing: the
     arrival of a waiting call, or the last order to load it or to load another model in its place.
 
-    Empty if no model is missing. A model is not missing if a silent worker has it, because that worker reports again or
-    is lost within seconds.
+    Empty if no model is missing.
     """
-    held = {each.target for each in state.workers.values() if each.load or each.config.state not in _LEAVING}
-    missing = state.waiting_models.keys() - held
+    missing = _missing(state)
     if not missing:
         return {}
-    found = dict.fromkeys(state.waiting_models.keys() & held, state.at)
+    found = dict.fromkeys(state.waiting_models.keys() - missing, state.at)
     for tenant in state.tenants.values():
         for queue in tenant.queues.values() if tenant.waiting else ():
             if queue.count and queue.model in missing:
@@ -189,6 +203,12 @@ def _waiting_since(state: State) -> dict[str, float]:
                 if not head.deferred or head.terms.due_at <= state.at + DRAIN_S + _swap_s(state, queue.model):
                     found[queue.model] = min(head.arrived_at, found.get(queue.model, inf))
     return {model: max(since, state.models_turned.get(model, 0.0)) for model, since in found.items()}
+
+
+def _missing(state: State) -> frozenset[str]:
+    """Return the models with waiting calls that no worker holds."""
+    held = state.held_models.counts
+    return frozenset(model for model in state.waiting_models if model not in held)
 
 
 def _swap_s(state: State, model: str) -> float:

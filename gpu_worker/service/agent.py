@@ -136,6 +136,8 @@ class Agent:
     """Set when the engine stops or begins to serve."""
     connection_lost: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the connection to the gate's leader ends."""
+    report_asked: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the gate's leader asks for a report: it has an order."""
     last_moment: asyncio.Event = field(default_factory=asyncio.Event)
     """Set shortly before this machine ends: a drain ends then too."""
     share: ShardShare | None = None
@@ -179,7 +181,8 @@ class Agent:
         """Send heartbeats, and watch the lease and the offers, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._heartbeat_loop())
-            tasks.create_task(self._report_changes())
+            tasks.create_task(self._report_at_once(self.engine_changed))
+            tasks.create_task(self._report_at_once(self.report_asked))
             tasks.create_task(self._report_moves())
             tasks.create_task(self._report_after_losses())
             tasks.create_task(self._watch())
@@ -226,15 +229,16 @@ class Agent:
             await self.clock.sleep(self._add_jitter(self.settings.heartbeat_s))
             await self.heartbeat()
 
-    async def _report_changes(self) -> None:
-        """Send a heartbeat at once when the engine stops or begins to serve.
+    async def _report_at_once(self, event: asyncio.Event) -> None:
+        """Send a heartbeat at once when the engine stops or begins to serve, or the gate asks for it.
 
         Until the gate knows that the engine does not serve, it dispatches a returned call to this worker again, until
-        the call has no attempt left.
+        the call has no attempt left. And while a model waits for a worker that does not know its order, nothing is
+        served.
         """
         while True:
-            await self.engine_changed.wait()
-            self.engine_changed.clear()
+            await event.wait()
+            event.clear()
             await self.heartbeat()
 
     async def _report_moves(self) -> None:

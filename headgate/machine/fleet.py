@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from headgate.machine.options import SMALL_MODEL, FleetOptions, ProcessAddress
+from headgate.machine.options import SMALL_MODEL, FleetOptions, ProcessAddress, SwappingWorker
 from headgate.machine.processes import Child, Children
 
 FRONT, _EXECUTOR, WORKER, _GATE = "front", "executor", "worker", "gate"
@@ -142,7 +142,7 @@ class LocalFleet:
             "--engine": options.engine,
             "--policy": options.policy,
             "--slots": options.slots if swapping is None else swapping.slots,
-            "--batch": options.batch,
+            "--batch": self._batch(swapping),
             "--swap-gib": options.swap_gib or None,
             "--kv-tokens": options.kv_tokens,
             "--step-tokens": options.step_tokens,
@@ -164,6 +164,11 @@ class LocalFleet:
             given += [("--load-s", f"{load_s:g}") for _, load_s in models]
         rest = ["--", *options.engine_arguments] if options.engine_arguments else []
         return ["-m", "gpu_worker", *(text for pair in given for text in pair), *rest]
+
+    def _batch(self, swapping: SwappingWorker | None) -> int | None:
+        """Return the sequences of an engine's batch: as many as a fleet's file says that run at once, because what a
+        gate knows of a wait ends at the worker's slot. None: the worker's default."""
+        return swapping.slots if swapping is not None and self._options.batch is None else self._options.batch
 
     async def start_executor(self, number: int) -> Member:
         return await self._start_member(_EXECUTOR, number, ["-m", "dispatcher.executor", *self._executor_arguments])

@@ -1,28 +1,33 @@
 """Scenes of a fleet that swaps models, played in real processes (`serve --fleet`) and in the simulator, and compared.
 
 Both play the same requests at the same times, on two workers with a modelled engine of the same step times, with the
-production's gate and planner. Real processes differ: a worker learns of an order with its next heartbeat, within a
-second, a plan is made beside the gate, and processes share this machine's cores. So the tolerances are wide. A draft
+production's gate and planner. Real processes differ: a worker learns of an order with its next heartbeat, within
+0.2 s, a plan is made beside the gate, and processes share this machine's cores. So the tolerances are wide. A draft
 had swaps of 1 s, requests due in 5 s and medians 1.5 s apart, which its first comparisons missed:
 
-- of each tenant, the parts of the requests with their first token in time differ by at most IN_TIME_APART
+- of each tenant, the parts of the requests with their first token in time differ by at most IN_TIME_APART, or by
+  one request: the rare tenant has six
 - the tenants' median first tokens differ by at most FIRST_TOKEN_APART_S, the time of two swaps with their orders, or by
   a factor of FIRST_TOKEN_FACTOR: the shortest, the next one and so on, because which of like tenants loses its model is
   chance
-- the announced P90 covers at least P90_LEAST of the waits, where LEAST_WAITS were announced. This is less than an
-  operator would expect: real swaps end a second or two later than asked for, and a scene has some six, from which the
-  gate learns it. Five comparisons found 0.65 to 0.96, where the simulator has 0.96; a bound relative to it failed
+- the announced P90 covers at least P90_LEAST of the waits until a worker begins a request, and P50 a part in P50_BAND,
+  where LEAST_WAITS were announced. The waits are those of the gate's log. A wait that ends within JITTER_S of P50
+  counts as half within it: as in the simulator, many waits are known exactly (simulator/measures/announced_waits.py),
+  and here a worker looks every JITTER_S whether its requests have ended
 
 The verdict does not depend on the machine's load: the simulator's steps are as slow as those that were measured in the
-processes, and a run on a machine that was slower than SLOWDOWN_MAX has no verdict.
+processes, a run on a machine that was slower than SLOWDOWN_MAX has no verdict, and of waits it compares parts that are
+covered, not seconds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
@@ -31,7 +36,10 @@ import httpx
 import pytest
 import yaml
 
+from dispatcher.model.facts import Accepted, Dispatched
+from dispatcher.shard.codec import decode_entry
 from gpu_worker.engines.modelled.engine import PROFILE
+from gpu_worker.service.swapper import POLL_S
 from headgate.simulator.engines.profile import EngineProfile
 from headgate.simulator.fleet.spec import FleetSpec, read_fleet
 from headgate.simulator.run import Run, RunSpec
@@ -46,14 +54,16 @@ pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
 IN_TIME_APART = 0.1
 FIRST_TOKEN_APART_S = 6.0
 FIRST_TOKEN_FACTOR = 1.5
-P90_LEAST = 0.5
+P90_LEAST = 0.8
+P50_BAND = (0.3, 0.7)
+JITTER_S = POLL_S
 LEAST_WAITS = 40
 SLOWDOWN_MAX = 2.0
 DUE_S = 20.0
 SWAP_S = 2.0
-ORDER_S = 1.0
-"""The simulator's workers swap for so much longer: real ones learn of an order and tell of their model by heartbeats,
-of which each is half a second away on average."""
+ORDER_S = 0.5
+"""The simulator's workers swap for so much longer: real ones learn of an order with the answer to a report that the
+gate asks for, and tell of their model with another, each within 0.2 s."""
 PROMPT_TOKENS = 3
 
 
@@ -124,6 +134,7 @@ def test_real_processes_do_what_the_simulator_says(name: str, tmp_path: Path) ->
     if slowdown > SLOWDOWN_MAX:
         pytest.skip(f"no verdict: the machine was busy, and steps took {slowdown:.1f} times what the model says")
     compare(live, run_simulator(scene, as_processes(read_fleet(fleet), max(1.0, slowdown))))
+    compare_waits(live, logged_waits(tmp_path / "data"))
 
 
 def compare(live: Sequence[Answered], run: Run) -> None:
@@ -131,17 +142,45 @@ def compare(live: Sequence[Answered], run: Run) -> None:
     for tenant, simulated in run.tenants.items():
         own = [each for each in live if each.tenant == tenant]
         in_time = fmean(each.first_s <= DUE_S for each in own)
-        assert abs(in_time - simulated.in_time) <= IN_TIME_APART, f"{tenant} in time"
+        assert abs(in_time - simulated.in_time) <= max(IN_TIME_APART, 1 / len(own) + 1e-9), f"{tenant} in time"
         medians.append(median(each.first_s for each in own))
         assert simulated.ttft_s is not None
         expected.append(simulated.ttft_s.p50)
     for pair in zip(sorted(medians), sorted(expected), strict=True):
         low, high = sorted(pair)
         assert high <= max(low + FIRST_TOKEN_APART_S, low * FIRST_TOKEN_FACTOR), "median first tokens"
-    base_s = min(each.first_s for each in live)
-    covered = [each.first_s - base_s <= each.p90_s for each in live if each.p90_s is not None]
-    if len(covered) >= LEAST_WAITS:
-        assert fmean(covered) >= P90_LEAST
+
+
+def compare_waits(live: Sequence[Answered], waits: Mapping[str, Sequence[float]]) -> None:
+    """Compare what was announced with the waits that the log has, by tenant in the order of the requests."""
+    within_p50, within_p90 = list[float](), list[bool]()
+    for tenant, waited in waits.items():
+        own = [each for each in live if each.tenant == tenant]
+        for each, wait_s in zip(own, waited, strict=True):
+            if each.p50_s is not None and each.p90_s is not None:
+                is_exact = abs(wait_s - each.p50_s) <= JITTER_S
+                within_p50.append(0.5 if is_exact else wait_s < each.p50_s)
+                within_p90.append(wait_s <= each.p90_s)
+    if len(within_p90) >= LEAST_WAITS:
+        assert fmean(within_p90) >= P90_LEAST, f"P90; P50 covers {fmean(within_p50):.2f}"
+        assert P50_BAND[0] <= fmean(within_p50) <= P50_BAND[1], f"P50; P90 covers {fmean(within_p90):.2f}"
+
+
+def logged_waits(data: Path) -> dict[str, list[float]]:
+    """Return the seconds from the acceptance of each call to its first dispatch, by tenant, in order of acceptance."""
+    with closing(sqlite3.connect(data / "headgate.sqlite")) as database:
+        rows = database.execute("SELECT entry FROM log ORDER BY position").fetchall()
+    accepted, tenants, dispatched = dict[str, float](), dict[str, str](), dict[str, float]()
+    for entry in (decode_entry(bytes(row)) for (row,) in rows):
+        for fact in entry.facts:
+            if isinstance(fact, Accepted):
+                accepted[fact.id], tenants[fact.id] = entry.at, fact.terms.tenant.partition(".")[0]
+            elif isinstance(fact, Dispatched):
+                dispatched.setdefault(fact.id, entry.at)
+    found: dict[str, list[float]] = {}
+    for name, at in accepted.items():
+        found.setdefault(tenants[name], []).append(dispatched[name] - at)
+    return found
 
 
 def write_fleet(scene: Scene, folder: Path) -> Path:

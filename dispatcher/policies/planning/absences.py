@@ -39,14 +39,19 @@ def absence_rest(own_s: Iterable[float], all_s: Iterable[float], elapsed_s: floa
     rests = [(length - elapsed_s, 1.0) for length in own_s if length > elapsed_s]
     rests += [(length - elapsed_s, OTHERS_WEIGHT) for length in all_s if length > elapsed_s]
     rests += [(multiple * longest_s, PRIOR_WEIGHT / len(PRIOR_MULTIPLES)) for multiple in PRIOR_MULTIPLES]
-    rests.sort()
-    total = sum(weight for _, weight in rests)
-    return Quantiles(*(_quantile(rests, part * total) for part in (0.1, 0.5, 0.9)))
+    return rest_quantiles(rests)
 
 
-def _quantile(rests: Sequence[tuple[float, float]], wanted: float) -> float:
+def rest_quantiles(rests: Iterable[tuple[float, float]], least_s: float = 0.0) -> Quantiles:
+    """Return the quantiles of these rests, each with its weight. There is one at least, and none below `least_s`."""
+    ordered = sorted(rests)
+    total = sum(weight for _, weight in ordered)
+    return Quantiles(*(_quantile(ordered, part * total, least_s) for part in (0.1, 0.5, 0.9)))
+
+
+def _quantile(rests: Sequence[tuple[float, float]], wanted: float, least_s: float) -> float:
     """Return the rest up to which the weights add up to `wanted`, on the line between two rests."""
-    before_s = passed = 0.0
+    before_s, passed = least_s, 0.0
     for rest_s, weight in rests:
         if passed + weight >= wanted:
             return before_s + (rest_s - before_s) * (wanted - passed) / weight

@@ -22,7 +22,7 @@ from typing import Any
 
 from dispatcher.model.commands import Offer, Over
 from dispatcher.model.errors import StoreUnavailable
-from dispatcher.model.formats import OLDEST
+from dispatcher.model.formats import NEWEST, OLDEST
 from dispatcher.policies.orders.queues import Call
 from dispatcher.ports import Clock, Connection, Launcher, MailboxStore
 from dispatcher.service.frames import Hello, Launch, Message, News, Receipt, encode_message, encode_news
@@ -48,6 +48,7 @@ class Session(Outgoing):
         self.heard_at = clock.monotonic()
         self._received = self._acknowledged = 0
         """The number of frames that were received, and that in the last receipt."""
+        self._asks = False
         self.closed = False
 
     def post(self, message: Message) -> None:
@@ -66,6 +67,12 @@ class Session(Outgoing):
         if not self.closed:
             self._flush_soon(can_wait=True)
 
+    def ask_report(self) -> None:
+        """Ask for a report of the client's worker now. A client of an older format reports at its own times."""
+        if self.reads >= NEWEST and not self.closed:
+            self._asks = True
+            self._flush_soon(can_wait=False)
+
     def heard(self) -> None:
         self.heard_at = self._clock.monotonic()
 
@@ -74,9 +81,10 @@ class Session(Outgoing):
         self._connection.close()
 
     def _flush(self) -> None:
-        if self._acknowledged != self._received:
-            self._acknowledged = self._received
-            self._unsent.append(encode_message(Receipt(self._received)))
+        if self._acknowledged != self._received or self._asks:
+            receipt, reads = Receipt(self._received, self._asks), NEWEST if self._asks else OLDEST
+            self._acknowledged, self._asks = self._received, False
+            self._unsent.append(encode_message(receipt, reads))
         super()._flush()
 
     def _send(self, frame: bytes) -> None:

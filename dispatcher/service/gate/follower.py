@@ -57,6 +57,10 @@ def ignore_entry(_entry: Entry, _deliveries: list[Delivery]) -> None:
     """Do nothing with an entry. This is the default of `on_entry`."""
 
 
+def ignore_orders(_workers: Sequence[str]) -> None:
+    """Do nothing for workers with a new order. This is the default of `on_ordered`."""
+
+
 def ignore_load() -> None:
     """Do nothing after the load of a snapshot. This is the default of `on_load`."""
 

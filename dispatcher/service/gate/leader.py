@@ -21,7 +21,7 @@ from dispatcher.ports import Clock
 from dispatcher.service.frames import Ask, Do, Heir, Hello, Message, NotLeader, ReadsFormat, Reply, Result
 from dispatcher.service.garbage import Garbage
 from dispatcher.service.gate.courier import Courier, Launches, Session
-from dispatcher.service.gate.follower import Delivery, Offload, at_once, ignore_entry, ignore_load
+from dispatcher.service.gate.follower import Delivery, Offload, at_once, ignore_entry, ignore_load, ignore_orders
 from dispatcher.service.gate.group_commit import GroupCommit, no_reply, unwritten
 from dispatcher.service.gate.group_commit import Reply as CommitReply
 from dispatcher.service.gate.planning import Planning
@@ -65,6 +65,7 @@ class Leader:
         self.heirs: list[Session] = []
         self._sessions: dict[Session, None] = {}
         replica.on_entry, replica.on_load = self._on_entry, self._on_load
+        replica.on_ordered = self.presence.ask_reports
 
     async def run(self) -> None:
         """Lead until another process leads, until `stop`, or until the log does not answer. Raises LogError."""
@@ -83,6 +84,7 @@ class Leader:
             sweeps.cancel()
             commits.cancel()
             self._replica.on_entry, self._replica.on_load = ignore_entry, ignore_load
+            self._replica.on_ordered = ignore_orders
             self._dismiss()
             if self._garbage is not None:
                 self._garbage.follow()

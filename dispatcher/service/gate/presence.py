@@ -18,7 +18,7 @@ clock, nothing becomes silent, gone or lost (rule 10). All times are by this pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from dispatcher.model.commands import Command, Done, Gone, Outcome, Present, Silent
@@ -87,6 +87,12 @@ class Presence:
         self._silent_since.pop(Silent(worker, True), None)
         self._asked.pop(Silent(worker, True), None)
         self._worker_sessions[worker] = session
+
+    def ask_reports(self, workers: Iterable[str]) -> None:
+        """Ask workers for a report now: the log has orders for them."""
+        for worker in workers:
+            if (session := self._worker_sessions.get(worker)) is not None:
+                session.ask_report()
 
     def on_left(self, session: Session) -> None:
         """Record a broken connection, and submit that its process and its workers are silent."""

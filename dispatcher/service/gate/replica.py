@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from zlib import crc32
 
 from dispatcher.model.commands import Command, End, Outcome, Over, Refused
 from dispatcher.model.errors import EntryTooLarge, HeadgateError, NotAccepted, StoreUnavailable, WrongClock
-from dispatcher.model.facts import Fact
+from dispatcher.model.facts import Fact, ModelOrdered
 from dispatcher.ports import Clock, InvocationStore, Log
 from dispatcher.service.gate.deciding import Committed as Committed
 from dispatcher.service.gate.deciding import Decider, More, no_more
@@ -28,6 +28,7 @@ from dispatcher.service.gate.follower import (
     StateLost,
     at_once,
     deliveries_of,
+    ignore_orders,
 )
 from dispatcher.service.kept_answers import ends_with_answer, keep_answers, keep_outcomes, kept_ends
 from dispatcher.shard.settings import ShardSettings
@@ -80,6 +81,8 @@ class Replica(Decider):
         """True if another process has written an entry since this process's last commit began."""
         self._appends = 0
         """The number of appends that were begun."""
+        self.on_ordered: Callable[[Sequence[str]], None] = ignore_orders
+        """Called with the workers that an entry of this process orders to load a model, when it is written."""
 
     async def commit(self, commands: Sequence[Command], *, epoch: int | None = None, more: More = no_more) -> Committed:
         """Decide the commands, write the facts, and return the outcomes in order when the facts are in the log.
@@ -259,6 +262,10 @@ class Replica(Decider):
             return None
         news = self._confirm(entry)
         self._count_unsaved(entry, data)
+        if self.shard.state.slots.can_swap:
+            ordered = [fact.worker for fact in facts if type(fact) is ModelOrdered and fact.model]
+            if ordered:
+                self.on_ordered(ordered)
         return deliveries_of(entry.position, news)
 
     async def _append(self, position: int, data: bytes) -> bytes:

@@ -142,6 +142,8 @@ class Channel(Outgoing):
         for message in messages:
             if isinstance(message, Receipt):
                 self._take_receipt(message.frames)
+                if message.asks:
+                    received(message)
             elif isinstance(message, ReadsFormat):
                 self.reads = self._said = message.format
             else:

@@ -22,7 +22,7 @@ from dispatcher.model.facts import WorkerSet
 from dispatcher.model.formats import NEWEST, Reader
 from dispatcher.model.usage import UsageRow
 from dispatcher.ports import InvocationStore, Launcher, MailboxStore
-from dispatcher.service.frames import Ask, Hello, Launch, Message
+from dispatcher.service.frames import Ask, Hello, Launch, Message, Receipt
 from dispatcher.service.frames import News as NewsMessage
 from dispatcher.service.frames import Reply as Answer
 from dispatcher.service.gate.courier import Courier
@@ -75,6 +75,8 @@ class Link:
         self._task: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._closed = False
+        self.report_asked = asyncio.Event()
+        """Set when the leader asks for a report of this process's worker. The task that waits for it clears it."""
         self._route = Route(
             fleet,
             self._replica,
@@ -223,6 +225,8 @@ class Link:
                 self._waiters.put(news)
             case Launch(call_id, attempt):
                 self._launch(call_id, attempt)
+            case Receipt():
+                self.report_asked.set()
             case Answer(number, answered):
                 self._questions.answer(number, answered)
 

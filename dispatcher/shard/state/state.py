@@ -27,6 +27,7 @@ from dispatcher.policies.slot_shares import ShardNeed
 from dispatcher.policies.throttling import Throttle
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.state.indexes import Deadlines, IdleTenants, Lanes, Promises, Slots, Tenures
+from dispatcher.shard.state.model_indexes import HeldModels, RunningAges
 from dispatcher.shard.state.need import NeedSums
 from dispatcher.shard.state.prefix_holders import PrefixHolders
 from dispatcher.shard.state.records import NO_USAGE, Process, Usage, Worker
@@ -93,6 +94,11 @@ class State(UndoJournal):
         """Waiting calls of each tier that are not deferred."""
         self.waiting_models: Counter[str] = Counter()
         """The number of waiting calls of each model that has some."""
+        self.fleet_looked_at = 0.0
+        """When a decision last looked at all workers for models to order (swapping.py), in Unix seconds. It is not in
+        the log."""
+        self.fleet_missed: frozenset[str] = frozenset()
+        """The models that were missing then."""
         self.models_turned: dict[str, float] = {}
         """When a worker was last ordered to load each model, or another model in its place, in Unix seconds."""
         self.plan: Planned | None = None
@@ -103,6 +109,8 @@ class State(UndoJournal):
         self.need_sums = NeedSums() if settings.is_sharded else None
         self.slots = Slots()
         self.tenures = Tenures()
+        self.held_models = HeldModels()
+        self.running_ages = RunningAges()
         self.kv_use: dict[str, float] = {}
         """The part of each worker's KV blocks in use, from its last report to this process. It is not in the log."""
         self.durable_ends: list[tuple[Over, int]] = []
@@ -177,6 +185,7 @@ class State(UndoJournal):
     def hold(self, call: Call, worker: Worker) -> None:
         """Give the call a slot of the worker."""
         worker.running[call.id] = call
+        self.running_ages.note(call, 1)
         self.slots.update(worker)
         call.tenant.running += 1
         self._dirty[call.tenant.name] = call.tenant
@@ -184,6 +193,7 @@ class State(UndoJournal):
 
     def release(self, call: Call, worker: Worker) -> None:
         del worker.running[call.id]
+        self.running_ages.note(call, -1)
         self.slots.update(worker)
         call.tenant.running -= 1
         self._dirty[call.tenant.name] = call.tenant
@@ -237,6 +247,7 @@ class State(UndoJournal):
         if old is not None:
             self.slots.remove(old)
             self.tenures.remove(worker_id)
+            self.held_models.remove(worker_id)
         if worker is None:
             self.kv_use.pop(worker_id, None)
             self.changing.pop(worker_id, None)
@@ -269,6 +280,7 @@ class State(UndoJournal):
         """Bring the indexes up to date with a worker that changed."""
         self.slots.update(worker)
         self.tenures.update(worker)
+        self.held_models.update(worker)
         if worker.changes_at < inf:
             self.changing[worker.name] = worker
         else:

@@ -1,8 +1,8 @@
 """The waiting times that a shard announces: P50 and P90 of the time until a call's dispatch, in seconds. With P10 it
 refuses deadlines (accept.py).
 
-    T Θ = own + running - B r + others(T)      policies/waiting.py
-    P10, P50, P90 = q10, q50, q90 times (L + T)       at a guaranteed rate g also T = own / g, and the lesser of the two
+    n = (own + others(n T / B)) / μ       E = the time of the nth end of a batch       policies/waiting.py
+    P10, P50, P90 = q10, q50, q90 times (L + E)       at a guaranteed rate g also E = own / g, and the lesser of the two
 
 Every queued call gets both: what is not measured yet has a prior.
 
@@ -10,17 +10,20 @@ Every queued call gets both: what is not measured yet has a prior.
   ends of its own that of the model's calls, of all models', or its estimate
 - others(T): what a fair order gives to other queues meanwhile (backlogs.py): of a queue of the same tier at most as
   much per weight as the tenant gets, of a more urgent tier all, of a less urgent one nothing; under `fcfs` all
-- running - B r: 0 for a model with a full batch. The first batch of a model that is loaded next waits for no end
-- Θ: the model's open slots times the service per second of one of them while calls waited (record.py). Its prior is the
-  mean service of a call divided by its time, and at most what a full worker reports
-- L: seconds until the model has slots: the rest of the drain (`drain_s`, corrected by the drains seen) and of the swap
-  (and how late the last ones were) if a worker is ordered to load it; else the rest of the model's absence
+- E: by the ages of the running calls, because calls that began together, as after a load, end together. The first
+  batch of a model that is loaded next waits for no end
+- T: the mean service μ of a call divided by the pace of a slot in a full batch (learned.py), with B open slots. The
+  prior of the pace is that of the model's calls that ran among few, times the slowdown of other models' full batches,
+  and at most what a full worker reports
+- L: seconds until the model has slots: the rest of the drain (`drain_s`, corrected by the drains seen) and of the load
+  (planning/load_rests.py) if a worker is ordered to load it; else the rest of the model's absence
   (planning/absences.py), of which the soonest time at which a worker may have it is the prior. A model that is swapped
   out while calls wait has turns (`with_turns`). Deferred calls for a model that is loaded nowhere wait until they are
   urgent, unless a worker is idle
 - q10, q50, q90: quantiles of actual over predicted waits (planning/wait_ratios.py), of the tenant, its model and all
   models, for each phase apart: a wait for a few ends scatters more than one for many, and a wait for a swap otherwise.
-  For a missing model L has quantiles of its own, and all are corrected by q50 to the power _ABSENT_PART
+  For a missing model L has quantiles of its own, and all are corrected by q50 to the power _ABSENT_PART. For a
+  load P90 is at least that of L, with E
 
 Source: QLM (SoCC 2024), section 6, equations 2 and 3. others(T) is the fluid model of weighted fair queueing: every
 other queue j gets as much per weight, or is empty, so with b_j the service that waits in it, λ_j its forecast arrivals
@@ -45,16 +48,17 @@ announcement nor an entry takes longer with many tenants.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf, isfinite
+from math import inf, isfinite, sqrt
 from typing import NamedTuple
 
-from dispatcher.model.facts import Accepted, Dispatched, Dropped, Fact
+from dispatcher.model.facts import Accepted, Dispatched, Dropped, Fact, ModelOrdered, WorkerLost, WorkerSet
 from dispatcher.policies.orders.queues import Tenant
 from dispatcher.policies.planning.absences import absence_rest
 from dispatcher.policies.planning.fleet import DRAIN_S, residency_s
+from dispatcher.policies.planning.load_rests import load_rest
 from dispatcher.policies.planning.wait_ratios import Quantiles
 from dispatcher.policies.tiers import Tier
-from dispatcher.policies.waiting import drained_s, with_turns
+from dispatcher.policies.waiting import FullBatch, drained_s, with_turns
 from dispatcher.shard.state.records import Worker, due_at
 from dispatcher.shard.state.state import State
 from dispatcher.shard.waits.backlogs import DEFERRED_RANK, Backlogs, Part, QueueName, scaled
@@ -74,7 +78,7 @@ UNKNOWN_S = 30.0
 DECIDED_S = 1.0
 """Until a worker is ordered to load a missing model, half the time between two plans."""
 PRIORS = {
-    Phase.NEAR: Quantiles(0.1, 0.7, 2.5),
+    Phase.NEAR: Quantiles(0.2, 1.0, 2.5),
     Phase.FAR: Quantiles(0.5, 1.0, 1.6),
     Phase.ORDERED: Quantiles(0.8, 1.0, 1.6),
     Phase.MISSING: Quantiles(0.4, 1.0, 2.5),
@@ -85,6 +89,7 @@ TURNS_MOST = 8
 """So many workers are considered for a missing model: those that have had their models longest."""
 CHANGED_MOST = 100
 """An entry brings the sums up to date if more tenants than this have changed. So no reader has to do it for many."""
+_ROUNDING = 1e-6
 _SAMPLE_EVERY_S = 0.004
 """At most one end and one arrival in so many seconds changes the costs and the forecast of its tenant."""
 _FOLLOW_EVERY_S = 0.02
@@ -95,6 +100,7 @@ few observations, and their 0.9 quantile is none of absences."""
 _FROM_THE_PACE = frozenset({Phase.NEAR, Phase.FAR})
 """Waits of these phases are compared with their predictions only if these are from a measured pace. Else the error of
 the prior pace would correct the predictions from the measured one."""
+_OF_WORKERS = frozenset({ModelOrdered, WorkerSet, WorkerLost})
 _AT_ONCE = Quantiles(0.0, 0.0, 0.0)
 _WITH_GUARANTEES = frozenset({"bwfq", "ratio", "ratio+wake"})
 """The orders that serve a tenant at its guaranteed rate at least."""
@@ -116,20 +122,22 @@ def expected_wait(state: State, tenant: Tenant, model: str, position: int, *, de
     """Return the wait of the call at this position of the tenant's queue for the model."""
     record = state.waits
     costs = record.costs.get((tenant.name, model))
-    each, rest = _mean_cost(state, tenant, model, deferred)
+    each = _mean_cost(state, tenant, model, deferred)
     own = position * (costs.mean if costs is not None and costs.ends >= COSTS_MIN else each)
     now, later = _others(state, tenant, (model, deferred), own, each)
     slots, phase, absent, per_s = _service(state, model)
-    taken = 0.0 if phase is Phase.FAR else slots * rest
-    fits = phase is not Phase.FAR and own + now <= slots * each
-    queued_s = 0.0 if fits else drained_s(own - taken, now, later, per_s, forecast_s=FORECAST_S)
+    ends = drained_s(own, now, later, per_s, forecast_s=FORECAST_S) * per_s / each
+    if phase is not Phase.FAR:
+        ends -= slots
+    batch = _batch(state, model, slots, slots * each / per_s, is_loaded=phase is Phase.FAR)
+    queued_s = batch.end_s(ends) if ends > _ROUNDING else 0.0
     if tenant.config.rate_per_s and state.settings.tiers is None and state.order.name in _WITH_GUARANTEES:
-        queued_s = min(queued_s, max(0.0, own - taken) / min(per_s, tenant.config.rate_per_s * state.scale()))
+        queued_s = min(queued_s, own / min(per_s, tenant.config.rate_per_s * state.scale()))
     known = record.models.get(model)
     if known is not None and known.stay_s.count:
         queued_s = with_turns(queued_s, known.stay_s.value, known.absence_s)
     near_s = NEAR_ENDS * each / per_s
-    if phase is Phase.FAR and queued_s <= near_s:
+    if phase is Phase.FAR and (ends <= NEAR_ENDS or queued_s <= near_s):
         phase = Phase.NEAR
     until_loaded_s, prior = absent.p50, PRIORS[phase]
     if deferred:
@@ -144,22 +152,32 @@ def expected_wait(state: State, tenant: Tenant, model: str, position: int, *, de
         found = Quantiles(*(part * found.p50**_ABSENT_PART for part in prior))
     p10, p50, p90 = found
     p10_s, p50_s, p90_s = p10 * predicted_s, p50 * predicted_s, p90 * predicted_s
+    if phase is Phase.ORDERED:
+        p90_s = max(p90_s, absent.p90 + queued_s)
     if phase is Phase.FAR:
         near = record.quantiles(costs, model, Phase.NEAR, PRIORS[Phase.NEAR], state.at)
         p50_s, p90_s = max(p50_s, near.p50 * near_s), max(p90_s, near.p90 * near_s)
     return Wait(min(p10_s, p50_s), p50_s, max(p50_s, p90_s), predicted_s, phase)
 
 
-def _mean_cost(state: State, tenant: Tenant, model: str, deferred: bool) -> tuple[float, float]:
-    """Return the mean service of the model's calls, and the rest of one that runs. Without any end, the estimate of the
-    tenant's first waiting call is the mean."""
+def _mean_cost(state: State, tenant: Tenant, model: str, deferred: bool) -> float:
+    """Return the mean service of the model's calls. Without any end, the estimate of the tenant's first waiting call is
+    the mean."""
     record = state.waits
     for known in (record.models.get(model), record.all):
         if known is not None and known.costs.ends and known.costs.mean > 0:
-            return known.costs.mean, known.costs.residual
+            return known.costs.mean
     queue = tenant.queues.get((model, deferred))
-    cost = (queue.head().cost if queue is not None and queue.count else 0.0) or COST
-    return cost, cost
+    return (queue.head().cost if queue is not None and queue.count else 0.0) or COST
+
+
+def _batch(state: State, model: str, slots: int, full_s: float, *, is_loaded: bool) -> FullBatch:
+    """Return the model's batch. One that is loaded next begins with `slots` requests at once."""
+    known = state.waits.models.get(model) or state.waits.all
+    costs = known.costs
+    variation = sqrt(costs.variance) / costs.mean if costs.ends >= COSTS_MIN and costs.mean > 0 else 1.0
+    ages = state.running_ages.of(model, state.at) if is_loaded else (0.0, 0.0)
+    return FullBatch(slots, full_s, variation, *ages)
 
 
 def _service(state: State, model: str) -> tuple[int, Phase, Quantiles, float]:
@@ -170,17 +188,18 @@ def _service(state: State, model: str) -> tuple[int, Phase, Quantiles, float]:
     slots = state.slots.open_by_model.get(model, 0)
     if slots:
         prior = _slot_prior(record, known, known.full_slot_per_s)
-        return slots, Phase.FAR, _AT_ONCE, slots * known.pace.slot_per_s(prior, slots)
+        return slots, Phase.FAR, _AT_ONCE, slots * known.pace.slot_per_s(prior)
     turn = _until_loaded(state, model)
     slots = known.slots or max(turn.slots, record.all.slots)
     prior = _slot_prior(record, known, known.full_slot_per_s or turn.full_slot_per_s)
-    return slots, turn.phase, turn.in_s, slots * known.pace.slot_per_s(prior, slots)
+    return slots, turn.phase, turn.in_s, slots * known.pace.slot_per_s(prior)
 
 
 def _slot_prior(record: WaitRecord, known: ModelWaits, full_per_s: float) -> float:
     """Return the service per second of a slot before the model's pace is measured. A call that runs among few others
     is faster than one in a full batch, so it is at most that of a full worker, if this is known."""
-    seen = known.slot_per_s or record.all.slot_per_s
+    alone = known.alone.own_slot_per_s
+    seen = alone * record.all.slowdown.with_prior(1.0) if alone else known.slot_per_s or record.all.slot_per_s
     return min(seen or inf, full_per_s or inf) if seen or full_per_s else SLOT_PER_S
 
 
@@ -195,8 +214,6 @@ def observe(state: State, facts: Sequence[Fact], seconds: float) -> None:
         record.count_ends(at, is_sampled=is_sampled)
     if state.waiting_models or record.present or record.missing:
         record.see_models(state.waiting_models, state.slots, at)
-    if state.changing or record.loads:
-        record.see_loads(state.workers, state.changing, at)
     for fact in facts:
         if isinstance(fact, Dispatched):
             record.on_dispatched(fact.id, at)
@@ -210,6 +227,10 @@ def observe(state: State, facts: Sequence[Fact], seconds: float) -> None:
             record.on_arrived(fact.terms.tenant, fact.terms.model, state.arrivals, at)
             if at >= record.follow_from:
                 _follow(state, fact.id)
+        elif type(fact) in _OF_WORKERS and isinstance(fact, ModelOrdered | WorkerSet | WorkerLost):
+            record.see_load(fact.worker, state.workers.get(fact.worker), at)
+    if record.draining:
+        record.see_idle(state.workers, at)
     record.fade_oldest(at)
 
 
@@ -262,8 +283,8 @@ def _find_turn(state: State, model: str) -> LoadTurn:
     record = state.waits
     loading = [(_loaded_in_s(state, worker), worker.name) for worker in state.tenures.loading(model)]
     if loading:
-        seconds, name = min(loading)
-        return _turn(state, model, Phase.ORDERED, Quantiles(seconds, seconds, seconds), state.workers[name])
+        rest, name = min(loading, key=lambda each: (each[0].p50, each[1]))
+        return _turn(state, model, Phase.ORDERED, rest, state.workers[name])
     names = state.tenures.longest(model, TURNS_MOST)
     turns = [(_turn_in_s(state, state.workers[name], model), name) for name in names]
     soonest_s, name = min(turns, default=(inf, ""))
@@ -286,17 +307,23 @@ def _turn(state: State, model: str, phase: Phase, in_s: Quantiles, worker: Worke
     return LoadTurn(phase, in_s, slots, full_per_s / slots)
 
 
-def _loaded_in_s(state: State, worker: Worker) -> float:
+def _loaded_in_s(state: State, worker: Worker) -> Quantiles:
     """Return the seconds until a worker has loaded the model that it is ordered to load."""
-    swap_s, load = _swap_s(state, worker, worker.load), state.waits.loads.get(worker.name)
+    swap_s, load = worker.swap_s.get(worker.load, 0.0), state.waits.loads.get(worker.name)
     if load is not None and load.empty_at is not None:
-        return max(swap_s - (state.at - load.empty_at), swap_s / 8)
-    return _drain_s(state, worker) + swap_s
+        return _load_rest(state, swap_s, state.at - load.empty_at)
+    drain_s = _drain_s(state, worker)
+    return Quantiles(*(drain_s + rest for rest in _load_rest(state, swap_s, 0.0)))
+
+
+def _load_rest(state: State, swap_s: float, elapsed_s: float) -> Quantiles:
+    return load_rest(state.waits.all.late_s, swap_s, elapsed_s, state.settings.heartbeat_s)
 
 
 def _swap_s(state: State, worker: Worker, model: str) -> float:
     """Return the seconds from the end of a drain until the worker has the model; infinity if it cannot load it."""
-    return worker.swap_s.get(model, inf) + state.waits.all.late_s.with_prior(state.settings.heartbeat_s)
+    swap_s = worker.swap_s.get(model, inf)
+    return _load_rest(state, swap_s, 0.0).p50 if swap_s < inf else inf
 
 
 def _drain_s(state: State, worker: Worker) -> float:
@@ -312,7 +339,7 @@ def _turn_in_s(state: State, worker: Worker, model: str) -> float:
     if not isfinite(swap_s) or not (worker.load or worker.config.state == "serving"):
         return inf
     if worker.load:
-        return _loaded_in_s(state, worker) + residency_s(swap_s, True) + swap_s
+        return _loaded_in_s(state, worker).p50 + residency_s(swap_s, True) + swap_s
     since = max(worker.config.loaded_at, worker.ordered_at)
     kept_s = residency_s(swap_s, worker.model in state.waiting_models) if worker.model else 0.0
     return max(DECIDED_S, since + kept_s - state.at) + _drain_s(state, worker) + swap_s

@@ -1,9 +1,11 @@
 """What is known of one model, of all models together, and of a tenant's calls of a model (record.py). All of it is
 bounded.
 
-- A `Pace`: service and ends while calls wait for the model and it has slots, so while its batch is full. The mean over
-  the slots and this time is the capacity that a waiting call sees. (The workers' own measurement, gpu_worker, is the
-  highest rate, which is too high for a prediction.) Old time counts less: after WINDOW_S seconds all sums are halved.
+- A `Pace`: service, and seconds in their slots, of the calls that had waited. They ran in full batches, so the quotient
+  is the capacity that a waiting call sees. It is of whole calls, so that it has no edges: a model that is swapped has
+  few batches at a time, and the service of the first is seen at its end only. (The workers' own measurement,
+  gpu_worker, is the highest rate, which is too high for a prediction.) Old calls count less: at PACE_ENDS all sums are
+  halved.
 - `Costs`: mean and variance of the true service of calls.
 - `Ratios` of actual over predicted waits (policies/planning/wait_ratios.py), for each `Phase`.
 - For a model that is swapped: how long it was absent while calls waited, and how long it stayed; how long drains took,
@@ -20,7 +22,8 @@ from math import exp
 from dispatcher.policies.planning.wait_ratios import Quantiles, RatioQuantiles, WaitRatios
 from dispatcher.policies.waiting import residual
 
-WINDOW_S = 600.0
+PACE_ENDS = 1000
+"""At so many ends all sums of a pace are halved: it remembers some 750 calls."""
 SATURATED_MIN_S = 5.0
 ENDS_MIN = 20
 """A pace is unknown until so much time has passed in which calls waited, and so many calls have ended in it. Only a
@@ -32,9 +35,10 @@ COSTS_MIN = 5
 FORECAST_S = 120.0
 """What the last two minutes brought, the next two bring again: the time constant of recent arrivals, and the end of
 their forecast. Chosen on measured `vtc` runs of one A10G (60 and 240 s gave lower R²), so they are no test of it."""
-PRIOR_S = 5.0
-"""The seconds for which the prior of a pace counts."""
+PRIOR_ENDS = 2.0
+"""The calls as which the prior of a pace counts."""
 ABSENCES_MOST = 12
+LOADS_MOST = 12
 MEAN_MEMORY = 10
 _QUANTILE_KEPT_S = 0.2
 _RECENT_LEAST = 0.05
@@ -119,11 +123,13 @@ class Costs:
 
 @dataclass(slots=True)
 class Pace:
-    """A model's service and ends in the seconds in which calls waited for it and it had slots."""
+    """A model's service and ends of the calls that had waited.
+
+    `saturated_s`: the seconds in which calls waited for it and it had slots."""
 
     saturated_s: float = 0.0
     slot_s: float = 0.0
-    """The sum of its open slots over these seconds."""
+    """The sum of the seconds from the calls' dispatches to their ends."""
     served: float = 0.0
     ends: float = 0.0
 
@@ -131,17 +137,20 @@ class Pace:
     def is_known(self) -> bool:
         return self.saturated_s >= SATURATED_MIN_S and self.ends >= ENDS_MIN and self.served > 0
 
-    def pass_seconds(self, seconds: float, slots: int) -> None:
+    def pass_seconds(self, seconds: float) -> None:
         self.saturated_s += seconds
-        self.slot_s += seconds * slots
-        if self.saturated_s > WINDOW_S:
-            self.saturated_s, self.slot_s = self.saturated_s / 2, self.slot_s / 2
-            self.served, self.ends = self.served / 2, self.ends / 2
 
-    def slot_per_s(self, prior: float, slots: int) -> float:
-        """Return the service per second of one slot. `prior`: what it is without a measurement. `slots`: of now."""
-        prior_s = PRIOR_S * slots
-        return (self.served + prior * prior_s) / (self.slot_s + prior_s)
+    @property
+    def own_slot_per_s(self) -> float:
+        """The service per second of one slot without a prior; 0 while it is unknown."""
+        return self.served / self.slot_s if self.slot_s > 0 else 0.0
+
+    def slot_per_s(self, prior: float) -> float:
+        """Return the service per second of one slot. `prior`: what it is without a measurement, above 0."""
+        if not self.served or not self.slot_s:
+            return prior
+        like_prior = PRIOR_ENDS * self.served / self.ends
+        return (self.served + like_prior) / (self.slot_s + like_prior / prior)
 
 
 @dataclass(slots=True)
@@ -178,9 +187,13 @@ class ModelWaits:
     """How long calls waited until a worker had the model."""
     stay_s: Mean = field(default_factory=Mean)
     """How long workers had the model until it was swapped out while calls waited for it."""
+    alone: Pace = field(default_factory=Pace)
+    """The pace of the calls that had not waited. They ran among fewer others."""
+    slowdown: Mean = field(default_factory=Mean)
+    """The pace of calls that had waited, divided by that of others. It is kept for all models together."""
     drain_ratio: Mean = field(default_factory=Mean)
     """Actual over expected seconds in which workers with running calls drained."""
-    late_s: Mean = field(default_factory=Mean)
+    late_s: deque[float] = field(default_factory=lambda: deque(maxlen=LOADS_MOST))
     """How much longer than its worker says it took until a model was there, without the drain: a worker learns of its
     order with a heartbeat, and tells of its model with another one."""
 

@@ -22,7 +22,7 @@ from dispatcher.policies.waiting import drain_s
 from dispatcher.shard.state.indexes import Slots
 from dispatcher.shard.state.records import Worker
 from dispatcher.shard.waits.backlogs import Backlogs
-from dispatcher.shard.waits.learned import Costs, ModelWaits, Pace, Phase, Ratios
+from dispatcher.shard.waits.learned import COSTS_MIN, PACE_ENDS, Costs, ModelWaits, Pace, Phase, Ratios
 
 REST_S = 2.0
 """A running call still runs for so long, before any has ended."""
@@ -82,13 +82,15 @@ class WaitRecord:
         """When the costs with recent arrivals are to fade (Unix seconds), in that order, with tenant and model."""
         self.present: list[tuple[str, int]] = []
         """The models that calls wait for since the last entry and that have open slots, with their number."""
-        self._saturated: dict[str, tuple[Pace, int]] = {}
+        self._saturated: list[Pace] = []
         self.missing: dict[str, float] = {}
         """The other models that calls wait for, each with the time since when (Unix seconds)."""
         self.since: dict[str, float] = {}
         """Since when each model in `present` is there."""
         self.loads: dict[str, Load] = {}
         """The workers that are ordered to load a model, by name."""
+        self.draining: dict[str, Load] = {}
+        """The loads of workers on which calls still run, by name."""
         self.turns: dict[str, LoadTurn] = {}
         """What the queues of models without slots wait for, as found for the entry `turns_of`."""
         self.turns_of = (-1, 0.0)
@@ -105,8 +107,8 @@ class WaitRecord:
 
     def passed(self, seconds: float) -> None:
         """Count the time since the last entry for the models that calls waited for."""
-        for pace, slots in self._saturated.values():
-            pace.pass_seconds(seconds, slots)
+        for pace in self._saturated:
+            pace.pass_seconds(seconds)
 
     def see_models(self, waiting: Collection[str], slots: Slots, now: float) -> None:
         """Remember the models that calls wait for from here on. `now`: Unix seconds."""
@@ -114,7 +116,7 @@ class WaitRecord:
         present = [(model, open_slots[model]) for model in waiting if model in open_slots]
         if present != self.present:
             self.present = present
-            self._saturated = {model: (self.model(model).pace, slots) for model, slots in present}
+            self._saturated = [self.model(model).pace for model, _ in present]
             self._note_presence(waiting, slots, now)
         if self.missing or len(present) < len(waiting):
             self._note_absences(waiting, open_slots, now)
@@ -144,30 +146,33 @@ class WaitRecord:
             if model not in open_slots:
                 self.missing.setdefault(model, now)
 
-    def see_loads(self, workers: Mapping[str, Worker], changing: Mapping[str, Worker], now: float) -> None:
-        """Follow the workers that are ordered to load a model. `changing`: these workers, and others."""
-        for worker in changing.values():
-            if worker.load:
-                load = self.loads.get(worker.name)
-                if load is None or load.ordered_at != worker.ordered_at:
-                    swap_s = worker.swap_s.get(worker.load, 0.0)
-                    drains_s = self.expected_drain_s(worker)
-                    load = Load(worker.load, worker.ordered_at, worker.slots, drains_s, swap_s)
-                    self.loads[worker.name] = load
-                    self.all.slots = max(self.all.slots, worker.slots)
-                if load.empty_at is None and not worker.running:
-                    load.empty_at = now
-        for name, load in list(self.loads.items()):
-            worker_now = workers.get(name)
-            if worker_now is None or not worker_now.load:
-                del self.loads[name]
-                if worker_now is not None and worker_now.model == load.model:
-                    self._note_load(load, now)
+    def see_load(self, name: str, worker: Worker | None, now: float) -> None:
+        """Follow the order of a worker that changed. None: it is lost. `now`: Unix seconds."""
+        load = self.loads.get(name)
+        if worker is not None and worker.load:
+            if load is None or load.ordered_at != worker.ordered_at:
+                swap_s, drains_s = worker.swap_s.get(worker.load, 0.0), self.expected_drain_s(worker)
+                load = Load(worker.load, worker.ordered_at, worker.slots, drains_s, swap_s)
+                self.loads[name] = self.draining[name] = load
+                self.all.slots = max(self.all.slots, worker.slots)
+        elif load is not None:
+            del self.loads[name]
+            self.draining.pop(name, None)
+            if worker is not None and worker.model == load.model:
+                self._note_load(load, now)
+
+    def see_idle(self, workers: Mapping[str, Worker], now: float) -> None:
+        """Note the workers on which no call runs any more before they load a model."""
+        for name, load in list(self.draining.items()):
+            worker = workers.get(name)
+            if worker is None or not worker.running:
+                load.empty_at = now
+                del self.draining[name]
 
     def _note_load(self, load: Load, now: float) -> None:
         """Learn from a model that was loaded as ordered."""
         empty_at = load.empty_at or now
-        self.all.late_s.observe(max(0.0, now - empty_at - load.swap_s))
+        self.all.late_s.append(max(0.0, now - empty_at - load.swap_s))
         if load.drain_s:
             self.all.drain_ratio.observe((empty_at - load.ordered_at) / load.drain_s)
 
@@ -180,16 +185,25 @@ class WaitRecord:
     def count_ends(self, now: float, *, is_sampled: bool) -> None:
         """Count the ends of this entry; with `is_sampled` the last of them for its tenant too. `now`: Unix seconds."""
         for call, served in self.ended:
-            if (saturated := self._saturated.get(call.model)) is not None:
-                saturated[0].served += served
-                saturated[0].ends += 1.0
+            known = self.models.get(call.model) or self.model(call.model)
+            pace = known.pace if call.dispatched_at > call.arrived_at else known.alone
+            pace.served += served
+            pace.slot_s += max(0.0, now - call.dispatched_at)
+            pace.ends += 1.0
+            if pace.ends >= PACE_ENDS:
+                pace.served, pace.slot_s, pace.ends = pace.served / 2, pace.slot_s / 2, pace.ends / 2
         if is_sampled:
             call, served = self.ended[-1]
             self._costs(call.tenant.name, call.model).on_ended(served)
             for each in (self.model(call.model), self.all):
                 each.on_ended(served, max(0.0, now - call.dispatched_at))
+            self._note_slowdown(self.model(call.model))
             self.changed.add(call.tenant.name)
         self.ended.clear()
+
+    def _note_slowdown(self, known: ModelWaits) -> None:
+        if (full := known.pace.own_slot_per_s) and (alone := known.alone.own_slot_per_s):
+            self.all.slowdown.observe(min(1.0, full / alone))
 
     def on_arrived(self, tenant: str, model: str, arrivals: int, now: float) -> None:
         """Count all arrivals since the last sampled one for the tenant. `arrivals`: their number since the start.
@@ -261,9 +275,9 @@ class WaitRecord:
         return prior
 
     def has_pace(self, model: str) -> bool:
-        """Return whether the model's pace is measured."""
+        """Return whether the model's pace is more its own than the prior's."""
         known = self.models.get(model)
-        return known is not None and known.pace.is_known
+        return known is not None and known.pace.ends >= COSTS_MIN
 
     def is_observed(self, model: str) -> bool:
         """Return whether enough waits for the model were compared with their predictions."""

@@ -13,6 +13,7 @@ from dispatcher.model.facts import ModelOrdered, Planned
 from dispatcher.policies.planning.fleet import DRAIN_S
 from dispatcher.service.gate.follower import Offload, at_once
 from dispatcher.service.gate.planning import REPLAN_S, SWEEP_S
+from dispatcher.service.link.link import Link
 from dispatcher.shard.codec import decode_entry
 from tests.support.world.lone_shard import swap_report
 from tests.support.world.processes import SHARD, World, new_call, start_worker
@@ -43,8 +44,8 @@ def facts(world: World, kind: type[Any]) -> list[Any]:
     return [fact for entry in found for fact in entry.facts if isinstance(fact, kind)]
 
 
-async def swapping_worker(world: World, name: str, model: str) -> None:
-    """Start a worker that obeys: it swaps within a second."""
+async def swapping_worker(world: World, name: str, model: str) -> Link:
+    """Start a worker that obeys: it swaps within a second. Return its link."""
     link = world.link(name)
 
     async def heartbeats() -> NoReturn:
@@ -55,15 +56,29 @@ async def swapping_worker(world: World, name: str, model: str) -> None:
             has = answer.load or has if isinstance(answer, Attempts) else has
 
     world.host(name).spawn(heartbeats())
+    return link
 
 
-async def fleet(world: World, plan_offload: Offload, *gates: str) -> None:
+async def fleet(world: World, plan_offload: Offload, *gates: str) -> dict[str, Link]:
+    """Start gates and two workers, and return the workers' links."""
     for name in gates or ("g1",):
         await world.gate(name, plan_offload)
         await asyncio.sleep(0.2)
-    await swapping_worker(world, "w1", "a")
-    await swapping_worker(world, "w2", "b")
+    links = {"w1": await swapping_worker(world, "w1", "a"), "w2": await swapping_worker(world, "w2", "b")}
     await asyncio.sleep(6)
+    return links
+
+
+async def test_a_worker_is_asked_for_a_report_as_soon_as_its_order_is_in_the_log(world: World) -> None:
+    links = await fleet(world, at_once)
+    front = world.link("front")
+    await world.on("front", front.do(new_call(world, front, model="c")))
+    while not (ordered := facts(world, ModelOrdered)):
+        assert not any(link.report_asked.is_set() for link in links.values()), "nothing is ordered"
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.05)
+    asked = [name for name, link in links.items() if link.report_asked.is_set()]
+    assert asked == [fact.worker for fact in ordered]
 
 
 async def loaded(world: World) -> set[str]:

@@ -84,7 +84,7 @@ def test_a_tenant_gets_half_while_another_waits() -> None:
         shard.call("a")
     shard.now += 0.3
     for position in range(1, 10):
-        assert wait_s(shard.accept("b")[1]) == pytest.approx(2 * position * EACH_S, rel=0.1)
+        assert wait_s(shard.accept("b")[1]) == pytest.approx(2 * position * EACH_S - 0.3, rel=0.1)
 
 
 def test_a_short_queue_of_another_tenant_ends() -> None:
@@ -163,7 +163,8 @@ def test_a_worker_that_swaps_late_is_learned() -> None:
         for call in [call for call in state.calls.values() if call.worker]:
             shard.end(call.id, TOKENS)
     assert before.phase is Phase.ORDERED
-    assert before.predicted_s == pytest.approx(4.0 + (3.0 + 3.0 + state.settings.heartbeat_s) / 3)
+    assert before.predicted_s == pytest.approx(4.0 + 3.0, rel=0.15), "the prior is one of three loads"
+    assert before.p90_s >= 4.0 + 3.0
     assert not worker.load
 
 
@@ -174,8 +175,8 @@ def test_a_full_queue_says_when_a_place_is_free() -> None:
         shard.call(waiting_max=40, version=2)
     shard.now += 0.3
     refused = shard.refused(waiting_max=40, version=2)
-    assert (refused.code, refused.retry_after_s) == ("queue_full", 2.0), "the P90 of the first in the queue"
-    assert "Try again in about 2 s." in refused.message
+    assert (refused.code, refused.retry_after_s) == ("queue_full", 1.0), "the P90 of the first in the queue"
+    assert "Try again in about 1 s." in refused.message
 
 
 def test_a_retry_after_is_bounded() -> None:
@@ -205,7 +206,7 @@ def test_a_deadline_out_of_reach_is_refused_with_the_wait() -> None:
     shard = backlog()
     refused = shard.refused(wait_s=20.0)
     assert (refused.code, shard.facts) == ("deadline_out_of_reach", ())
-    assert "would wait about 5" in refused.message
+    assert "would wait about 49" in refused.message
     assert "deadline is in 20 s" in refused.message
     assert 25.0 <= refused.retry_after_s <= 35.0
 

@@ -109,6 +109,17 @@ async def test_a_failed_swap_is_reported_without_the_model() -> None:
         assert (await harness.execute(asked("a")))[-1].event == "finished"
 
 
+async def test_a_worker_reports_when_the_gate_asks_and_so_learns_its_order_at_once() -> None:
+    async with swapping() as harness:
+        before = len(harness.gate.heartbeats)
+        harness.gate.load = "b"
+        harness.agent.report_asked.set()
+        await asyncio.sleep(0.01)
+        assert harness.agent.swapper is not None
+        assert harness.agent.swapper.is_swapping, "long before the next heartbeat"
+        assert models_of(harness.gate.heartbeats[before:])[0] == ("a", False)
+
+
 async def test_a_worker_that_stops_during_a_swap_ends_it_first() -> None:
     models = Models()
     async with swapping(models) as harness:
