@@ -178,7 +178,13 @@ NEWS: tuple[Offer | Over, ...] = (Offer("p-1", 2, "w1", "http://w1:8000", 7), Ov
 
 def messages() -> Iterator[Message]:
     """Yield each kind of message, with each kind of command and of outcome."""
-    yield from (Hello(6, "p", "front", ""), ReadsFormat(6), Ask(1, "usage", ("a", "0", "9")), Heartbeat(), Receipt(3, True))
+    yield from (
+        Hello(6, "p", "front", ""),
+        ReadsFormat(6),
+        Ask(1, "usage", ("a", "0", "9")),
+        Heartbeat(),
+        Receipt(3, True),
+    )
     commands = {type(command): command for _, commands in story(changes=True) for command in commands}
     commands[Status] = Status("p-1")
     missing = set(get_args(Command)) - set(commands)

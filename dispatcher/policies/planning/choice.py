@@ -174,15 +174,7 @@ def _start(
     ]
     trust = [_trust(backlog) for backlog in backlogs]
     had_late = [backlog.begun.late / (backlog.begun.requests + _FEW) for backlog in backlogs]
-    observed = observed_s(backlogs)
-    return names, Start(
-        starting, parcels, len(names), len(backlogs), horizon_s, demand, reload_s, observed, trust, had_late
-    )
-
-
-def observed_s(backlogs: Sequence[TenantBacklog]) -> float:
-    """Return the seconds since the first arrival of which the forecasts know; infinite without forecasts."""
-    return max((each.seen_s for backlog in backlogs for each in backlog.expected.values()), default=inf)
+    return names, Start(starting, parcels, len(names), len(backlogs), horizon_s, demand, reload_s, trust, had_late)
 
 
 def _trust(backlog: TenantBacklog) -> float:
