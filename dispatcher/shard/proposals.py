@@ -53,7 +53,7 @@ def plan_input(state: State, forecasts: Mapping[str, ArrivalForecast], now: floa
             groups.setdefault(call.tenant.name, {}).setdefault(_key(call), []).append(call)
     coming = {tenant for each in forecasts.values() for tenant in each.tenants if tenant in state.tenants}
     names = (*groups, *sorted(coming - groups.keys()))
-    backlogs = tuple(_backlog(state.tenants[name], groups.get(name, {}), forecasts, now) for name in names)
+    backlogs = tuple(_backlog(state, state.tenants[name], groups.get(name, {}), forecasts, now) for name in names)
     usable = (worker for worker in state.workers.values() if worker.load or worker.config.state in USABLE)
     return PlanInput(backlogs, tuple(fleet_worker(worker, now) for worker in usable), now)
 
@@ -86,6 +86,7 @@ def _key(call: Call) -> GroupKey:
 
 
 def _backlog(
+    state: State,
     tenant: Tenant,
     groups: Mapping[GroupKey, list[Call]],
     forecasts: Mapping[str, ArrivalForecast],
@@ -99,6 +100,7 @@ def _backlog(
         [_figures(key, calls) for key, calls in groups.items()],
         {model: service for model, service in expected.items() if service > 0},
         {model: found for model, each in forecasts.items() if (found := each.arrivals(tenant.name, now)) is not None},
+        state.waits.begun.of(tenant.name, now),
     )
 
 

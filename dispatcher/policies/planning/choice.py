@@ -1,8 +1,10 @@
 """Chooses the rule that the fleet follows until the next plan, by playing each forward (forward.py, rules.py). Pure.
 
 The cost of an outcome is, in this order of weight: the part of the worst-off tenant's entitled requests that is late,
-the mean of that over tenants, the work that waits at the end, other lateness, and swaps. A tenant of n arrivals weighs
-1 - 0.5^n: of a tenant with one request so far a forecast knows little, and long swaps were made for it.
+the mean of that over tenants, the work that waits at the end, other lateness, and swaps. To a tenant's part comes _HAD
+of what began late in the last quarter of an hour (begun.py), so that the worst-off is not the same in each plan. A
+tenant of n arrivals weighs 1 - 0.5^n: of a tenant with one request so far a forecast knows little, and long swaps were
+made for it.
 
 Two margins keep a fleet from following the model's errors: the last rule stays unless another is better by _MARGIN, and
 no worker swaps unless that is better by SWAP_MARGIN than the best rule that swaps none now. Neither margin holds while
@@ -35,6 +37,9 @@ _MEAN, _LEFT, _SURPLUS, _SWAPPING = 0.5, 0.3, 0.02, 0.3
 because the model's errors favour them: with 0.01 and idle workers without rests `short_due` had 43 swaps for 10."""
 _CHECK_STEPS = 10
 """So many steps are played before it is looked again whether the rule is too late to be chosen."""
+_HAD = 0.3
+_FEW = 1.0
+"""So many requests in time are added to those that a tenant has had."""
 _CLAIMED_PART = 0.5
 """A tenant's arrivals to come are entitled if this part of its forecast is."""
 
@@ -66,7 +71,7 @@ def choose(
     first = [number.get(planned[worker.name], -1) for worker in workers]
     has_idle_worker = _has_idle_worker(start)
     played = play_rules(start, rules(start, first), 0.0 if has_idle_worker else SWAP_MARGIN)
-    costs = {name: cost(outcome, start.trust) for name, outcome in played.items()}
+    costs = {name: cost(outcome, start) for name, outcome in played.items()}
     loaded = tuple(each.loaded for each in start.workers)
     best = min(costs, key=lambda name: costs[name])
     if not has_idle_worker:
@@ -95,23 +100,25 @@ def play_rules(start: Start, candidates: Sequence[Rule], enough: float) -> dict[
     for rule in candidates:
         play, most = Play(start), least + SWAP_MARGIN
         steps = play.steps(rule.decide)
-        if all(step % _CHECK_STEPS or _cost_of_lateness(play.late_parts(), start.trust) <= most for step in steps):
+        if all(step % _CHECK_STEPS or _cost_of_lateness(play.late_parts(), start) <= most for step in steps):
             found[rule.name] = play.outcome()
-            least = min(least, cost(found[rule.name], start.trust))
+            least = min(least, cost(found[rule.name], start))
         if least <= enough:
             break
     return found
 
 
-def cost(outcome: PlayOutcome, trust: Sequence[float] = ()) -> float:
-    """Return the cost. `trust`: as in Start."""
+def cost(outcome: PlayOutcome, start: Start) -> float:
+    """Return the cost of an outcome of the start."""
     rest = _LEFT * outcome.left + _SURPLUS * outcome.surplus_late + _SWAPPING * outcome.swapping
-    return _cost_of_lateness(outcome.late, trust) + rest
+    return _cost_of_lateness(outcome.late, start) + rest
 
 
-def _cost_of_lateness(late: Sequence[float], trust: Sequence[float]) -> float:
-    if trust:
-        late = [part * weight for part, weight in zip(late, trust, strict=True)]
+def _cost_of_lateness(late: Sequence[float], start: Start) -> float:
+    if start.had_late:
+        late = [part + _HAD * had for part, had in zip(late, start.had_late, strict=True)]
+    if start.trust:
+        late = [part * weight for part, weight in zip(late, start.trust, strict=True)]
     return max(late, default=0.0) + _MEAN * sum(late) / max(1, len(late))
 
 
@@ -166,13 +173,8 @@ def _start(
         for model in range(len(names))
     ]
     trust = [_trust(backlog) for backlog in backlogs]
-    observed = observed_s(backlogs)
-    return names, Start(starting, parcels, len(names), len(backlogs), horizon_s, demand, reload_s, observed, trust)
-
-
-def observed_s(backlogs: Sequence[TenantBacklog]) -> float:
-    """Return the seconds since the first arrival of which the forecasts know; infinite without forecasts."""
-    return max((each.seen_s for backlog in backlogs for each in backlog.expected.values()), default=inf)
+    had_late = [backlog.begun.late / (backlog.begun.requests + _FEW) for backlog in backlogs]
+    return names, Start(starting, parcels, len(names), len(backlogs), horizon_s, demand, reload_s, trust, had_late)
 
 
 def _trust(backlog: TenantBacklog) -> float:

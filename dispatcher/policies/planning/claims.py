@@ -21,6 +21,7 @@ from math import ceil, inf
 from typing import NamedTuple
 
 from dispatcher.policies.clocks import Share
+from dispatcher.policies.planning.begun import NONE, Begun
 from dispatcher.policies.planning.entitlement import Entitlement, GroupDemand, TenantDemand, entitle
 from dispatcher.policies.planning.fleet import DRAIN_S, FleetWorker, ServiceRates, residency_s
 from dispatcher.policies.planning.groups import DELTA, GroupFigures, GroupKey, split
@@ -41,7 +42,8 @@ _ROUNDING = 1e-9
 @dataclass(frozen=True, slots=True)
 class TenantBacklog:
     """What waits for a tenant. `forecast_service`: service units that are expected to arrive within the horizon of
-    60 s, by model, without deferred classes (history.py). `expected`: these arrivals, one by one.
+    60 s, by model, without deferred classes (history.py). `expected`: these arrivals, one by one. `begun`: what began
+    lately.
 
     Raises ValueError if a forecast is negative or not finite.
     """
@@ -51,6 +53,7 @@ class TenantBacklog:
     groups: Sequence[GroupFigures]
     forecast_service: Mapping[str, float] = field(default_factory=dict)
     expected: Mapping[str, Expected] = field(default_factory=dict)
+    begun: Begun = NONE
 
     def __post_init__(self) -> None:
         if not all(0 <= each < inf for each in self.forecast_service.values()):

@@ -128,8 +128,6 @@ _BATCH_S = 4.0
 _SWAP_TIMES = 1.0
 SWAPS_SAVED_S = 60.0
 """A worker for whose model nothing waits may swap for so long without a rest."""
-WATCH_MAX_S = 4.0
-"""Two plans are made in this time."""
 _SWAP_PART = 0.5
 """In the long run its swaps take this part of the time."""
 DRAIN_S = 30.0
@@ -165,13 +163,6 @@ def rest_s(last_swap_s: float, swap_s: float) -> float:
     """Return how long a worker serves the requests that wait after a swap that took `last_swap_s` before one of
     `swap_s`; 0 without a last one."""
     return max(_BATCH_S, swap_s, last_swap_s) if last_swap_s > 0.0 else 0.0
-
-
-def watch_s(there_s: float, back_s: float) -> float:
-    """Return for how long arrivals must have been seen before a plan swaps a worker. `there_s`: of the swap. `back_s`:
-    of the one that brings the loaded model back. The first request shows one stream of several: without this a worker
-    began a swap of 40 s for it, and the requests for the loaded model came in the next second."""
-    return min(WATCH_MAX_S, (there_s + back_s) / 2)
 
 
 def paid_until(before: float, ordered_at: float, took_s: float) -> float:

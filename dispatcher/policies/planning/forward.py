@@ -25,7 +25,7 @@ from math import inf
 from operator import attrgetter, truediv
 from typing import NamedTuple
 
-from dispatcher.policies.planning.fleet import DRAIN_S, SWAPS_SAVED_S, WATCH_MAX_S, paid_until, rest_s, watch_s
+from dispatcher.policies.planning.fleet import DRAIN_S, SWAPS_SAVED_S, paid_until, rest_s
 
 STEPS = 60
 DECIDE_S = 2.0
@@ -100,8 +100,8 @@ class Arrivals(NamedTuple):
 @dataclass(frozen=True)
 class Start:
     """The fleet now. `parcels`: in the order of their release. By model: `demand` in workers, and `reload_s`, the
-    seconds to load it again. `observed_s`: since arrivals are seen. By tenant, `trust`: the weight of its lateness, 0
-    to 1; empty if it is 1 for all."""
+    seconds to load it again. By tenant, `trust`: the weight of its lateness, 0 to 1, empty if it is 1 for all, and
+    `had_late`: the part of its requests that began late, empty for none."""
 
     workers: Sequence[StartingWorker]
     parcels: Sequence[Parcel]
@@ -110,8 +110,8 @@ class Start:
     horizon_s: float
     demand: Sequence[float]
     reload_s: Sequence[float]
-    observed_s: float = inf
     trust: Sequence[float] = ()
+    had_late: Sequence[float] = ()
 
     @cached_property
     def unit_s(self) -> list[float]:
@@ -241,9 +241,6 @@ class Play:
         swap_s = worker.start.swap_s[model]
         if target < 0 or swap_s == inf:
             return swap_s < inf
-        observed_s = self.start.observed_s + self.now_s
-        if observed_s < WATCH_MAX_S and observed_s < watch_s(swap_s, self.start.reload_s[target]):
-            return False
         return self._has_rested(worker, swap_s)
 
     def _has_rested(self, worker: PlayedWorker, swap_s: float) -> bool:

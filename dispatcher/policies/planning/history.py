@@ -114,13 +114,12 @@ _SEEN_MIN_S = 10.0
 
 
 class Expected(NamedTuple):
-    """Arrivals to come: how many a second, the service of each, and the seconds until each is due. What this is known
-    from: the seconds since the first arrival, and the arrivals, older ones in part."""
+    """Arrivals to come: how many a second, the service of each, and the seconds until each is due. `seen`: the
+    arrivals that this is known from, older ones in part."""
 
     requests_per_s: float
     service: float
     due_s: float
-    seen_s: float = inf
     seen: float = inf
 
 
@@ -189,7 +188,7 @@ class ArrivalForecast:
         requests = seen.requests * self._decay(now - seen.last)
         per_s = requests / self._time_constant_s / filled
         each = seen.service / seen.requests, seen.due_s / seen.requests
-        return Expected(per_s, *each, max(0.0, now - seen.first), requests)
+        return Expected(per_s, *each, requests)
 
     def _decay(self, elapsed_s: float) -> float:
         return exp(-max(0.0, elapsed_s) / self._time_constant_s)

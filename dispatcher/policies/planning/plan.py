@@ -35,9 +35,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from dispatcher.policies.planning.choice import RuleChoice, choose, observed_s
+from dispatcher.policies.planning.choice import RuleChoice, choose
 from dispatcher.policies.planning.claims import Claims, Piece, TenantBacklog, claims
-from dispatcher.policies.planning.fleet import WATCH_MAX_S, FleetWorker, ServiceRates, rest_left_s, watch_s
+from dispatcher.policies.planning.fleet import FleetWorker, ServiceRates, rest_left_s
 from dispatcher.policies.planning.groups import GroupKey
 from dispatcher.policies.planning.idle import Tail, place_deferred
 from dispatcher.policies.planning.problem import (
@@ -146,7 +146,7 @@ def make_plan(
         return Plan(now, kept, {worker.name: () for worker in workers}, left_out=waiting)
     pieces_max = min(settings.pieces_max, settings.pieces_per_worker_max * len(workers))
     claimed = claims(backlogs, workers, rates, now, settings.classes, pieces_max, settings.capacity_per_s)
-    plan = _Planning(claimed, workers, rates, now, observed_s(backlogs)).plan(last, moves, settings.seed)
+    plan = _Planning(claimed, workers, rates, now).plan(last, moves, settings.seed)
     soonest_s = min((each.due_s for backlog in backlogs for each in backlog.expected.values()), default=inf)
     if soonest_s == inf or _is_work_in_time(plan, workers, soonest_s):
         return plan
@@ -203,13 +203,10 @@ def _begin_with(model: str, order: Sequence[PlannedGroup], now: float) -> tuple[
 
 
 class _Planning:
-    """One call's values. `live`: pieces without slack, the groups of `problem` by number. `observed_s`: since arrivals
-    are seen."""
+    """One call's values. `live`: pieces without slack, the groups of `problem` by number."""
 
-    def __init__(
-        self, claimed: Claims, workers: Sequence[FleetWorker], rates: ServiceRates, now: float, observed_s: float
-    ) -> None:
-        self.claimed, self.workers, self.rates, self.now, self.observed_s = claimed, workers, rates, now, observed_s
+    def __init__(self, claimed: Claims, workers: Sequence[FleetWorker], rates: ServiceRates, now: float) -> None:
+        self.claimed, self.workers, self.rates, self.now = claimed, workers, rates, now
         self.live = [piece for piece in claimed.pieces if not piece.has_slack]
         self.waited_for = {piece.key.model for piece in claimed.pieces}
         self.live_models = {piece.key.model for piece in self.live}
@@ -256,10 +253,7 @@ class _Planning:
         return PlannedWorker(worker.name, worker.kind, worker.loaded, swap_s, worker.free_s, held)
 
     def _held_s(self, worker: FleetWorker, model: str) -> float:
-        rest_s = rest_left_s(worker, model, self.now, worker.loaded in self.waited_for)
-        if self.observed_s >= WATCH_MAX_S or worker.loaded in ("", model):
-            return rest_s
-        return max(rest_s, watch_s(worker.swap_to_s(model), _return_s(worker, self.workers)) - self.observed_s)
+        return rest_left_s(worker, model, self.now, worker.loaded in self.waited_for)
 
     def _cost(self, queues: list[Queue]) -> float:
         return sum(queue_cost(self.problem, at, queue) for at, queue in enumerate(queues))

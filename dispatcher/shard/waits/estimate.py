@@ -217,8 +217,9 @@ def observe(state: State, facts: Sequence[Fact], seconds: float) -> None:
     for fact in facts:
         if isinstance(fact, Dispatched):
             record.on_dispatched(fact.id, at)
-            if record.forecasts.is_open and fact.attempt == 1 and (call := state.calls.get(fact.id)) is not None:
-                record.forecasts.on_started(call.tenant.name, due_at(call), at)
+            if state.slots.can_swap and fact.attempt == 1 and (call := state.calls.get(fact.id)) is not None:
+                for each in (record.begun, record.forecasts):
+                    each.on_started(call.tenant.name, due_at(call), at)
         elif isinstance(fact, Dropped):
             record.on_left(fact.id)
         elif at >= record.arrivals_from and isinstance(fact, Accepted):

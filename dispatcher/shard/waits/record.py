@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dispatcher.policies.orders.queues import Call
+from dispatcher.policies.planning.begun import BegunRecord
 from dispatcher.policies.planning.forecast_record import ForecastRecord
 from dispatcher.policies.planning.wait_ratios import Quantiles
 from dispatcher.policies.waiting import drain_s
@@ -98,6 +99,7 @@ class WaitRecord:
         self._arrivals = 0
         self.follow_from = 0.0
         """Before this time no other call is followed."""
+        self.begun = BegunRecord()
         self.forecasts = ForecastRecord()
         """What plans forecast, and what followed."""
         self.followed: dict[str, tuple[Ratios, ...]] = {}

@@ -96,26 +96,13 @@ def test_the_worker_pays_for_a_swap_with_as_much_service() -> None:
     assert paid_until(NOW + 10.0, NOW, -1.0) == NOW + 10.0
 
 
-def test_a_long_swap_waits_until_arrivals_are_seen_for_four_seconds() -> None:
-    """A short one waits for half of the time there and back. A worker without a model waits for nothing."""
-    for swap_s, watched_s in ((40.0, 4.0), (2.0, 2.0), (0.0, 0.0)):
-        for seen_s in (watched_s, watched_s - 0.1):
-            coming = {"b": Expected(1.0, 500.0, 5.0, seen_s, 3.0)}
-            rare = TenantBacklog("t", Share(), [group("b", 5.0, 1.0)], {}, coming)
-            found = make_plan([rare], [replace(worker(swap_s=swap_s), last_swap_s=0.0)], NOW).models
-            assert found == {"w": "b" if seen_s >= watched_s else "a"}
-    coming = {"b": Expected(1.0, 500.0, 5.0, 0.0, 1.0)}
-    rare = TenantBacklog("t", Share(), [group("b", 5.0, 1.0)], {}, coming)
-    assert make_plan([rare], [worker("w", "", swap_s=40.0)], NOW).models == {"w": "b"}
-
-
 def test_a_tenant_with_one_request_so_far_takes_no_long_swap_from_another() -> None:
     """A tenant has the worker's model, and another one a request for a model 15 s away. After six requests it gets the
     worker."""
-    coming = {"a": Expected(1.0, 1_000.0, 20.0, 60.0, 60.0)}
+    coming = {"a": Expected(1.0, 1_000.0, 20.0, 60.0)}
     busy = replace(worker(swap_s=15.0, slots=32), running=16, drain_s=5.0, free_s=2.5, last_swap_s=0.0)
     for seen, model in ((1.0, "a"), (6.0, "b")):
-        rare = {"b": Expected(0.1, 500.0, 60.0, 10.0, seen)}
+        rare = {"b": Expected(0.1, 500.0, 60.0, seen)}
         backlogs = [
             TenantBacklog("t", Share(), [], {"a": 60 * 500.0}, coming),
             TenantBacklog("rare", Share(), [group("b", 60.0, 0.5, 1)], {"b": 6 * 500.0}, rare),
@@ -169,11 +156,11 @@ def test_a_rule_that_is_given_up_could_not_be_chosen() -> None:
         ]
         given = Start(workers, parcels, models, 2, 60.0, [1.0] * models, [5.0] * models)
         made = rules(given, [each.loaded for each in workers])
-        costs = {rule.name: cost(Play(given).run(rule.decide)) for rule in made}
+        costs = {rule.name: cost(Play(given).run(rule.decide), given) for rule in made}
         played = play_rules(given, made, 0.0)
         given_up += len(made) - len(played)
         assert {name for name, each in costs.items() if each <= min(costs.values()) + SWAP_MARGIN} <= played.keys()
-        assert all(cost(outcome) == costs[name] for name, outcome in played.items())
+        assert all(cost(outcome, given) == costs[name] for name, outcome in played.items())
     assert given_up > 20
 
 

@@ -65,7 +65,7 @@ class FleetGate:
         self.waits = WaitCoverage()
         self.swap_charges: dict[str, float] = {}
         """What each tenant pays for swaps, in service units."""
-        self.forecasts = self._gate.shard.state.waits.forecasts
+        self.forecasts, self.begun = self._gate.shard.state.waits.forecasts, self._gate.shard.state.waits.begun
         self._announced: dict[str, tuple[Waiting, float]] = {}
         """The outcomes of the queued calls that were not dispatched yet, and when they arrived."""
         self._dispatched: list[tuple[SimRequest, SimulatedWorker]] = []
@@ -256,7 +256,8 @@ class ProductionPlanner(Planner):
         expected = {
             model: found for model, name in names.items() if (found := self._forecast.arrivals(name, now)) is not None
         }
-        return TenantBacklog(tenant, self.around.shares.get(tenant, Share()), list(groups.figures()), service, expected)
+        share, begun = self.around.shares.get(tenant, Share()), self._gate.begun.of(tenant, now)
+        return TenantBacklog(tenant, share, list(groups.figures()), service, expected, begun)
 
     def _planned_worker(self, worker: SimulatedWorker, now_s: float) -> FleetWorker:
         model = worker.next_model or ""
