@@ -43,16 +43,16 @@ def test_a_plan_loads_its_models() -> None:
     assert ordered(shard) == [("w", "b")]
 
 
-def test_a_plan_waits_for_the_end_of_a_residency() -> None:
-    """A worker that never swapped swaps at once; then it keeps the model for the time of the next swap."""
+def test_a_plan_waits_until_the_swaps_of_a_worker_are_paid() -> None:
+    """No call waits. Two swaps of 40 s use up the minute that a worker may swap without a rest, and 20 s more."""
     shard = LoneShard(None, swap_report("w", "a", SWAPS))
-    shard.do(plan(LOAD_B, made_at=T0 + 1.5), T0 + 1.5)
-    assert ordered(shard) == [("w", "b")]
-    shard.do(swap_report("w", "b", SWAPS), T0 + 3.0)
-    shard.do(plan(WorkerPlan("w", "a", ()), made_at=T0 + 4.0), T0 + 4.0)
-    assert not ordered(shard)
-    shard.do(swap_report("w", "b", SWAPS), T0 + 5.0)
-    assert ordered(shard) == [("w", "a")]
+    for model, at in (("b", 0.0), ("a", 40.0)):
+        shard.do(plan(WorkerPlan("w", model, ()), made_at=T0 + at), T0 + at)
+        assert ordered(shard) == [("w", model)]
+        shard.do(swap_report("w", model, SWAPS), T0 + at + 40.0)
+    for at, orders in ((99.0, []), (100.0, [("w", "b")])):
+        shard.do(plan(LOAD_B, made_at=T0 + at), T0 + at)
+        assert ordered(shard) == orders
 
 
 def test_an_old_plan_loads_nothing() -> None:
