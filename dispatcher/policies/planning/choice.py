@@ -32,7 +32,7 @@ _SWAP_TIMES = 4.0
 """The horizon is at least so many of the longest swaps."""
 _MARGIN = 0.02
 SWAP_MARGIN = 0.03
-_MEAN, _LEFT, _SURPLUS, _SWAPPING = 0.5, 0.3, 0.02, 0.3
+_MEAN, _LEFT, _SURPLUS, _SWAPPING = 0.5, 1.0, 0.02, 0.3
 """The weights beside the worst-off tenant, found on the scenes of benchmarks/planner_dominance.py. Swaps have a price
 because the model's errors favour them: with 0.01 and idle workers without rests `short_due` had 43 swaps for 10."""
 _CHECK_STEPS = 10

@@ -126,6 +126,7 @@ RESIDENCY_S = 10.0
 _BATCH_S = 4.0
 """A plan keeps a model that requests wait for at least so long: a batch of them is served."""
 _SWAP_TIMES = 1.0
+_IDLE_REST = 0.5
 SWAPS_SAVED_S = 60.0
 """A worker for whose model nothing waits may swap for so long without a rest."""
 _SWAP_PART = 0.5
@@ -172,8 +173,12 @@ def paid_until(before: float, ordered_at: float, took_s: float) -> float:
 
 
 def turn_left_s(worker: FleetWorker, model: str, now: float, is_waited_for: bool) -> float:
-    """Return the seconds until a gate without a plan may swap the worker: both rests are over."""
-    return max(held_s(worker, model, now, is_waited_for), rest_left_s(worker, model, now, is_waited_for))
+    """Return the seconds until a gate without a plan may swap the worker: both rests are over, and one of half of the
+    last swap in any case. Without the latter two_models was dominated."""
+    left_s = max(held_s(worker, model, now, is_waited_for), rest_left_s(worker, model, now, is_waited_for))
+    if worker.loaded in ("", model) or worker.loaded_at > now + _FUTURE_MAX_S:
+        return left_s
+    return max(left_s, worker.loaded_at + _IDLE_REST * (worker.last_swap_s or 0.0) - now)
 
 
 def residency_s(swap_s: float, is_waited_for: bool) -> float:

@@ -64,8 +64,6 @@ def beside_a_flood(setting: Setting) -> Section:
                 1.5,
                 ours,
                 runs["normal", "static"],
-                "A model stays for one swap time and no more for five (1.51 times then). So the plan swaps more often, "
-                "which ended that it was worse for every tenant in other scenes (benchmarks/planner_dominance.py).",
             ),
             Check(
                 "plan: the same tenant at least 95 % in time with 20 s to the first token",

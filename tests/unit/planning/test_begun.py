@@ -15,7 +15,7 @@ def test_late_requests_are_counted_and_fade() -> None:
     record = BegunRecord()
     record.on_started("a", due_at=10.0, now=10.0)
     record.on_started("a", due_at=10.0, now=10.5)
-    assert record.of("a", 10.5) == (pytest.approx(2.0, abs=1e-3), 1.0)
+    assert record.of("a", 10.5) == pytest.approx((2.0, 1.0), abs=1e-3)
     assert record.of("a", 910.5) == pytest.approx((2.0 / math.e, 1.0 / math.e), abs=1e-3)
     assert record.of("b", 10.5) == Begun(0.0, 0.0)
 
