@@ -3,9 +3,9 @@
     python -m benchmarks.planner_dominance [--scenes NAME,… | --reported] [--random FROM:TO] [--processes N]
         [--failures] [--without-plan]
 
-Each scene (planner_scenes.py) is played under static, qlm, edf and plan. A row is a planner; a column of it a tenant's
-part of requests with their first token in time. A tenant is entitled (marked *) if its demand over the run is no more
-than its weighted max-min share of the fleet's service. `plan` is dominated by another planner
+Each scene (planner_scenes.py, published_scenes.py) is played under static, qlm, edf and plan. A row is a planner; a
+column of it a tenant's part of requests with their first token in time. A tenant is entitled (marked *) if its demand
+over the run is no more than its weighted max-min share of the fleet's service. `plan` is dominated by another planner
 
     in a tenant     if that one is better for an entitled tenant by 2 points, and worse for none, or
     in the worst    if the worst-off entitled tenant is better by 2 points under it.
@@ -27,6 +27,7 @@ from functools import partial
 from typing import NamedTuple
 
 from benchmarks.planner_scenes import Scene, named_scenes, random_scene, reported_scenes
+from benchmarks.published_scenes import published_scenes
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.planning.entitlement import GroupDemand, TenantDemand, entitle
 from dispatcher.policies.service import WEIGHTED_TOKENS
@@ -153,7 +154,11 @@ def _play_scenes(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenes", default="", help="names with commas; by default outsiders', or none with --random")
-    parser.add_argument("--reported", action="store_true", help="the scenes of public reports in place of outsiders'")
+    parser.add_argument(
+        "--reported",
+        action="store_true",
+        help="the scenes of reports and published workloads",
+    )
     parser.add_argument("--random", default="", metavar="FROM:TO", help="seeds of random scenes")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--failures", action="store_true", help="print only dominated scenes")
@@ -161,9 +166,9 @@ def main() -> None:
     options = parser.parse_args()
     wanted = set(filter(None, options.scenes.split(",")))
     if options.reported:
-        scenes = reported_scenes()
+        scenes = [*reported_scenes(), *published_scenes()]
     elif wanted:
-        scenes = [scene for scene in (*named_scenes(), *reported_scenes()) if scene.name in wanted]
+        scenes = [scene for scene in (*named_scenes(), *reported_scenes(), *published_scenes()) if scene.name in wanted]
     else:
         scenes = [] if options.random else named_scenes()
     if options.random:
