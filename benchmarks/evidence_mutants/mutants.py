@@ -335,7 +335,7 @@ def _no_due_times() -> Changes:
 
 
 def _plan_alone() -> Changes:
-    return [(planning, "_is_work_in_time", lambda made: True)]
+    return [(planning, "_is_work_in_time", lambda *_: True)]
 
 
 def _all_entitled() -> Changes:
