@@ -50,15 +50,14 @@ def timed(job: Job) -> tuple[Job, Verdicts, float]:
 
 
 def play(job: Job) -> Verdicts:
-    """Run an experiment under a mutant, in this process. An error under a mutant counts as noticing it."""
+    """Run an experiment under a mutant, in this process. Raises RuntimeError if it ends with an error: such a mutant is
+    itself broken, and says nothing about a claim."""
     seeds = _SEEDS_OF.get(job.experiment, SEEDS)
     with applied(_FEWER), applied(MUTANTS.get(job.mutant)):
         try:
             section = EXPERIMENTS[job.experiment](Setting(_in_turn, TRACES if TRACES.is_dir() else None, seeds))
         except Exception as error:
-            if not job.mutant:
-                raise
-            return {"error": type(error).__name__}
+            raise RuntimeError(f"{job.experiment} under {job.mutant or 'no mutant'!r} ended with an error") from error
     return {check.claim: check.held for check in section.checks}
 
 

@@ -8,8 +8,8 @@ from benchmarks.evidence_mutants.mutants import MUTANTS
 from headgate.evidence.document import Cell, Markdown, Table, render_table
 from headgate.evidence.registry import EXPERIMENTS
 
-Verdicts = dict[str, bool | str | None]
-"""Whether each claim holds, None without a verdict; or the kind of an error under `error`."""
+Verdicts = dict[str, bool | None]
+"""Whether each claim holds; None without a verdict."""
 Held = Mapping[str, list[str]]
 """The claims of each experiment that hold in docs/evidence.md."""
 _WITHOUT_CLAIMS = ("qlm",)
@@ -23,8 +23,8 @@ _INTRODUCTION = """\
 
 `python -m benchmarks.evidence_mutants` runs the experiments of [evidence.md](../evidence.md) with policies that are
 broken on purpose (benchmarks/evidence_mutants/mutants.py), and writes this page. A mutant *turns* a claim that holds
-unbroken and fails under the mutant, or whose experiment ends with an error. Claims without a verdict, and those that do
-not hold unbroken in these runs, are left out.
+unbroken and fails under the mutant. Claims without a verdict, and those that do not hold unbroken in these runs, are
+left out.
 
 A mutant runs with the experiments that have what it breaks; a dash in the list of experiments says nothing about the
 other mutants. So that the whole is affordable, the runs are smaller than those of the page: two seeds (`fairserve` and
@@ -119,7 +119,7 @@ def _turning(found: Found, experiment: str, claim: str) -> list[str]:
 
 
 def _fails(verdicts: Verdicts, claim: str) -> bool:
-    return "error" in verdicts or verdicts.get(claim) is False
+    return verdicts.get(claim) is False
 
 
 def _turned_by(found: Found, mutant: str) -> list[tuple[str, str]]:
