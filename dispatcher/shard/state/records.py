@@ -80,7 +80,7 @@ class Worker:
         self.ordered_at = 0.0
         """When it last got such an order, or the order was withdrawn, in Unix seconds."""
         self.paid_until = 0.0
-        """Until when it pays for its swaps with service (planning/fleet.py, `paid_until`)."""
+        """It pays for its swaps with service until then (planning/fleet.py, `paid_until`)."""
         self.configure(config)
         self.running: dict[str, Call] = {}
         """The calls that hold its slots, by id."""
