@@ -109,6 +109,6 @@ def test_the_table_has_a_line_a_tier(trace: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(("true", "asked"), [(0, 16), (16, 16), (17, 32), (256, 256), (257, 512)])
 def test_what_a_client_asks_for_at_most(true: int, asked: int) -> None:
     assert output_tokens_max(true) == asked
-    seen = queue_request(SimRequest("r", Arrival(0.0, "t", 10, true, tier="premium"), 0.0))
+    seen = queue_request(SimRequest("r", Arrival(0.0, "t", 10, true, tier="premium"), 0.0), output_tokens_max(true))
     assert (seen.output_tokens_max, seen.tier) == (asked, Tier.PREMIUM)
     assert queue_request(SimRequest("r", Arrival(0.0, "t", 10, true), 0.0)).tier is Tier.STANDARD

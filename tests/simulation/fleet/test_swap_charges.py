@@ -37,14 +37,14 @@ def waits(run: Run, tenant: str) -> float:
     return found.p50
 
 
-def test_the_tenant_that_needs_the_swaps_waits_longer_and_the_other_less() -> None:
+def test_the_tenant_that_needs_the_swaps_waits_longer_than_the_other() -> None:
     free, charged = play(0.0), play(1.0)
     assert free.swap_charges == {}
     assert charged.swap_charges["swapper"] > 3 * charged.swap_charges["quiet"] > 0
     assert waits(free, "quiet") == pytest.approx(waits(free, "swapper"), rel=0.15)
     assert waits(charged, "quiet") < 0.7 * waits(free, "quiet")
-    assert waits(charged, "swapper") > waits(free, "swapper")
-    assert charged.throughput_tokens_per_s == pytest.approx(free.throughput_tokens_per_s, rel=0.02)
+    assert waits(charged, "swapper") > 2 * waits(charged, "quiet")
+    assert charged.served == free.served
 
 
 def test_equal_tenants_pay_equally_for_the_swap_back_after_a_third_one() -> None:

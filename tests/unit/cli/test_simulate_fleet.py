@@ -124,7 +124,8 @@ def test_swaps_that_take_longer_than_believed_make_requests_late(
 def test_a_drain_that_ends_sooner_than_believed_brings_others_in_time(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "drains.csv").write_text(f"{HEADER},model\n0,long,64,900,m\n5,short,64,16,n\n")
+    short = "".join(f"{5 + at / 10},short,64,16,n\n" for at in range(6))
+    (folder / "drains.csv").write_text(f"{HEADER},model\n0,long,64,900,m\n{short}")
     (folder / "waits.yaml").write_text(TWO_MODELS)
     (folder / "gives-up.yaml").write_text(TWO_MODELS + "actual_drain_s: 1\n")
     waits, gives_up = (run(folder, capsys, "drains.csv", fleet=f"{name}.yaml") for name in ("waits", "gives-up"))

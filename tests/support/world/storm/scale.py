@@ -72,7 +72,7 @@ SMALL: list[tuple[Any, str, float]] = [
     (snapshot, "ROWS_A_LINE", 2),
     (codec, "COMPRESSED_FROM_BYTES", 64),
     (frames, "FRAME_FULL", 300),
-    (wait_learned, "WINDOW_S", 5.0),
+    (wait_learned, "PACE_ENDS", 20),
     (wait_record, "FOLLOWED_MAX", 2),
     (wait_record, "COSTS_MAX", 2),
     (wait_record, "MODELS_MAX", 1),
