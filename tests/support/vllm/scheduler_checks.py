@@ -164,7 +164,7 @@ def _check_nothing_left(harness: SchedulerHarness) -> None:
     for holder in (policy, scheduler.admission, scheduler.waiting, reports, reports._cost_tracker):
         _check_empty(holder)
     for inner in policy._tiers.values():
-        for kept in (inner._waiting, inner._running, inner._queues, inner._received._requests):
+        for kept in (inner._waiting, inner._running, inner._queues, inner._received._present):
             assert not kept
     assert not scheduler._unsent
     assert not scheduler._discarding
