@@ -61,7 +61,9 @@ def _blocks(found: Found, held: Held) -> Iterator[str]:
     missing = [name for name in EXPERIMENTS if name not in found and name not in _WITHOUT_CLAIMS]
     if missing:
         yield f"Not run yet: {', '.join(missing)}.\n"
-    outside = {name: [claim for claim in claims if claim not in _judged(found, name)] for name, claims in held.items()}
+    outside = {
+        name: [claim for claim in claims if claim not in _holding(found.get(name, {}))] for name, claims in held.items()
+    }
     counted = [f"{name} {len(claims)}" for name, claims in outside.items() if claims]
     if counted:
         yield (
@@ -82,10 +84,6 @@ def _turned_text(found: Found, experiment: str, claim: str) -> str | None:
 
 def _is_unturned_limit(found: Found, experiment: str, claim: str) -> bool:
     return claim.startswith(_LIMIT) and not _turning(found, experiment, claim)
-
-
-def _judged(found: Found, experiment: str) -> list[str]:
-    return _holding(found.get(experiment, {}))
 
 
 def _link(experiment: str) -> Markdown:

@@ -2,9 +2,9 @@
 
 The cost of an outcome is, in this order of weight: the part of the worst-off tenant's entitled requests that is late,
 the mean of that over tenants, the work that waits at the end, other lateness, and swaps. To a tenant's part comes _HAD
-of what began late in the last quarter of an hour (begun.py), so that the worst-off is not the same in each plan. A
-tenant of n arrivals weighs 1 - 0.5^n: of a tenant with one request so far a forecast knows little, and long swaps were
-made for it.
+of what began late in the last quarter of an hour (begun.py), so that the worst-off is not the same in each plan; not to
+that of a tenant beyond its share, which would hide how late another one is. A tenant of n arrivals weighs 1 - 0.5^n: of
+a tenant with one request so far a forecast knows little, and long swaps were made for it.
 
 Two margins keep a fleet from following the model's errors: the last rule stays unless another is better by _MARGIN, and
 no worker swaps unless that is better by SWAP_MARGIN than the best rule that swaps none now. Neither margin holds while
@@ -34,10 +34,11 @@ _MARGIN = 0.02
 SWAP_MARGIN = 0.03
 _MEAN, _LEFT, _SURPLUS, _SWAPPING = 0.5, 1.0, 0.02, 0.3
 """The weights beside the worst-off tenant, found on the scenes of benchmarks/planner_dominance.py. Swaps have a price
-because the model's errors favour them: with 0.01 and idle workers without rests `short_due` had 43 swaps for 10."""
+because the model's errors favour them: with 0.01 and idle workers without rests `short_due` had 43 swaps for 24."""
 _CHECK_STEPS = 10
 """So many steps are played before it is looked again whether the rule is too late to be chosen."""
 _HAD = 0.3
+"""The weight of what began late, beside what is played forward."""
 _FEW = 1.0
 """So many requests in time are added to those that a tenant has had."""
 _CLAIMED_PART = 0.5
@@ -84,11 +85,16 @@ def choose(
 
 
 def _late_parts(backlogs: Sequence[TenantBacklog], claimed: Claims, outcome: PlayOutcome) -> dict[str, float]:
-    """Return the forecast of the tenants of which all that waits and comes is entitled."""
-    beyond = {piece.tenant for piece in claimed.pieces if not piece.is_entitled}
-    beyond |= {backlog.tenant for backlog in backlogs if claimed.expected_parts[backlog.tenant] <= _CLAIMED_PART}
+    """Return the forecast of the tenants within their shares."""
+    beyond = _tenants_beyond(backlogs, claimed)
     parts = zip((backlog.tenant for backlog in backlogs), outcome.late, strict=True)
     return {tenant: min(1.0, late) for tenant, late in parts if tenant not in beyond}
+
+
+def _tenants_beyond(backlogs: Sequence[TenantBacklog], claimed: Claims) -> set[str]:
+    """Return the tenants beyond their shares: not all that waits and comes of them is entitled."""
+    found = {piece.tenant for piece in claimed.pieces if not piece.is_entitled}
+    return found | {each.tenant for each in backlogs if claimed.expected_parts[each.tenant] <= _CLAIMED_PART}
 
 
 def play_rules(start: Start, candidates: Sequence[Rule], enough: float) -> dict[str, PlayOutcome]:
@@ -173,7 +179,8 @@ def _start(
         for model in range(len(names))
     ]
     trust = [_trust(backlog) for backlog in backlogs]
-    had_late = [backlog.begun.late / (backlog.begun.requests + _FEW) for backlog in backlogs]
+    beyond = _tenants_beyond(backlogs, claimed)
+    had_late = [0.0 if each.tenant in beyond else each.begun.late / (each.begun.requests + _FEW) for each in backlogs]
     return names, Start(starting, parcels, len(names), len(backlogs), horizon_s, demand, reload_s, trust, had_late)
 
 

@@ -165,7 +165,7 @@ def _is_work_in_time(plan: Plan, workers: Sequence[FleetWorker], soonest_s: floa
     there_and_back_s = [
         max(swaps_s) + _return_s(worker, workers)
         for worker in workers
-        if (swaps_s := [worker.swap_to_s(model) for model in _swapped_to(plan, worker)])
+        if (swaps_s := [worker.swap_to_s(model) for model in _models_to_load(plan, worker)])
     ]
     if max(there_and_back_s, default=0.0) > soonest_s:
         work_s -= plan.swap_s
@@ -173,7 +173,7 @@ def _is_work_in_time(plan: Plan, workers: Sequence[FleetWorker], soonest_s: floa
     return not is_late and work_s >= _WORK_S * len(workers)
 
 
-def _swapped_to(plan: Plan, worker: FleetWorker) -> set[str]:
+def _models_to_load(plan: Plan, worker: FleetWorker) -> set[str]:
     return {group.key.model for group in plan.groups[worker.name]} - {worker.loaded}
 
 
