@@ -100,7 +100,7 @@ few observations, and their 0.9 quantile is none of absences."""
 _FROM_THE_PACE = frozenset({Phase.NEAR, Phase.FAR})
 """Waits of these phases are compared with their predictions only if these are from a measured pace. Else the error of
 the prior pace would correct the predictions from the measured one."""
-_OF_WORKERS = frozenset({ModelOrdered, WorkerSet, WorkerLost})
+_OF_WORKERS = (ModelOrdered, WorkerSet, WorkerLost)
 _AT_ONCE = Quantiles(0.0, 0.0, 0.0)
 _WITH_GUARANTEES = frozenset({"bwfq", "ratio", "ratio+wake"})
 """The orders that serve a tenant at its guaranteed rate at least."""
@@ -227,7 +227,7 @@ def observe(state: State, facts: Sequence[Fact], seconds: float) -> None:
             record.on_arrived(fact.terms.tenant, fact.terms.model, state.arrivals, at)
             if at >= record.follow_from:
                 _follow(state, fact.id)
-        elif type(fact) in _OF_WORKERS and isinstance(fact, ModelOrdered | WorkerSet | WorkerLost):
+        elif isinstance(fact, _OF_WORKERS):
             record.see_load(fact.worker, state.workers.get(fact.worker), at)
     if record.draining:
         record.see_idle(state.workers, at)
