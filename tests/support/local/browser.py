@@ -6,7 +6,7 @@ import asyncio
 import json
 import shutil
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,10 @@ import aiohttp
 from tests.support.hang_guard import HANG_S
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+class NoAnswerError(Exception):
+    """The browser could not do what was asked, for one because it was just leaving the page."""
 
 
 class Tab:
@@ -33,7 +37,8 @@ class Tab:
             if message.get("method") == "Log.entryAdded":
                 self.complaints.append(message["params"]["entry"]["text"])
             if message.get("id") == number:
-                assert "error" not in message, message
+                if "error" in message:
+                    raise NoAnswerError(message["error"]["message"])
                 result: dict[str, Any] = message["result"]
                 return result
 
@@ -41,8 +46,12 @@ class Tab:
         return (await self.command("Runtime.evaluate", expression=script, returnByValue=True))["result"].get("value")
 
     async def until(self, script: str) -> None:
+        """Wait until it is true. A page that is being left does not answer: the next one is asked."""
         async with asyncio.timeout(HANG_S):
-            while not await self.value(script):
+            while True:
+                with suppress(NoAnswerError):
+                    if await self.value(script):
+                        return
                 await asyncio.sleep(0.05)
 
 
