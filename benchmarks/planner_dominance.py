@@ -32,6 +32,7 @@ from dispatcher.policies.clocks import Share
 from dispatcher.policies.planning.entitlement import GroupDemand, TenantDemand, entitle
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from headgate.simulator.fleet.planners.interface import full_rate_per_s, profiles_of
+from headgate.simulator.gates.spec import GateSpec
 from headgate.simulator.run import RunSpec
 from headgate.simulator.simulate import simulate
 
@@ -41,6 +42,8 @@ MARGIN = 0.02
 _OWN = "plan"
 _HEADGATES = {_OWN, WITHOUT_PLAN}
 _ROUNDING = 1e-9
+_GATE = GateSpec(1, announces_waits=False)
+"""Nothing here reads an announced wait. The workers have the slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class Played:
 
 
 def play(scene: Scene, planner: str) -> Played:
-    run = simulate(RunSpec(scene.workload, "fcfs", scene.fleet, planner=planner))
+    run = simulate(RunSpec(scene.workload, "fcfs", scene.fleet, planner=planner, gate=_GATE))
     in_time = {tenant: measures.in_time for tenant, measures in sorted(run.tenants.items())}
     return Played(planner, in_time, run.served / max(run.total_time_s, 1e-9), run.swaps)
 
