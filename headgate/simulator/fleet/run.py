@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from heapq import nsmallest
 from math import inf, nextafter
 from random import Random
 
@@ -180,9 +179,11 @@ class SimulatedFleet:
         """Raises RuntimeError if requests wait and nothing will ever happen: an error of the planner."""
         while self._open and not self._ended:
             failure_s = self._failures[-1].at_s if self._failures else inf
-            timer_s = min(min(worker.due_s for worker in self._workers), self._planner.next_s(), failure_s)
-            first, *others = nsmallest(2, range(len(self._workers)), key=self._next_s.__getitem__)
-            soonest_s = self._next_s[first]
+            timer_s = min(self._planner.next_s(), failure_s)
+            for worker in self._workers:
+                if worker.due_s < timer_s:
+                    timer_s = worker.due_s
+            first, soonest_s, other_s = self._soonest()
             if until_s <= min(timer_s, soonest_s):
                 if until_s == inf:
                     raise RuntimeError(f"{self._open} requests wait, and the planner does nothing")
@@ -192,10 +193,19 @@ class SimulatedFleet:
                 self.now_s = max(self.now_s, timer_s)
                 self._act()
             else:
-                other_s = self._next_s[others[0]] if others else inf
                 self._run(first, max(min(until_s, timer_s, other_s), nextafter(soonest_s, inf)))
         ended, self._ended = self._ended, []
         return ended
+
+    def _soonest(self) -> tuple[int, float, float]:
+        """Return the number of the worker with the next event, its time, and that of the next event of another."""
+        first, soonest_s, other_s = 0, self._next_s[0], inf
+        for number, next_s in enumerate(self._next_s):
+            if next_s < soonest_s:
+                first, soonest_s, other_s = number, next_s, soonest_s
+            elif next_s < other_s and number:
+                other_s = next_s
+        return first, soonest_s, other_s
 
     def _run(self, number: int, until_s: float) -> None:
         worker = self._workers[number]

@@ -41,6 +41,8 @@ from headgate.simulator.gates.spec import GateSpec
 from headgate.simulator.measures.announced_waits import WaitCoverage
 from headgate.simulator.requests import SimRequest
 
+_NO_REPORT = ("", False)
+"""No worker has a model of this name."""
 NOT_COUNTED = "declined"
 """The reason of a return that counts neither as an attempt of the call nor as a failure of the worker."""
 
@@ -107,10 +109,11 @@ class FleetGate:
 
     def report(self, now_s: float) -> None:
         """Report the workers whose model or state has changed."""
-        for worker in self._workers.values():
-            now = (worker.model, worker.target is not None)
-            if self._reported.get(worker.name) != now:
-                self._reported[worker.name] = now
+        reported = self._reported
+        for name, worker in self._workers.items():
+            model, swaps = reported.get(name, _NO_REPORT)
+            if worker.model != model or (worker.target is not None) is not swaps:
+                reported[name] = (worker.model, worker.target is not None)
                 self._follow(self._gate.decide(self._report(worker), now=EPOCH + now_s))
 
     def plan(self, plan: Plan, now_s: float) -> None:
