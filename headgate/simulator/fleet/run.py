@@ -36,7 +36,7 @@ from headgate.simulator.fleet.planners.registry import PLANNERS
 from headgate.simulator.fleet.spec import FleetSpec, Loadable, WorkerOutage
 from headgate.simulator.fleet.worker import EngineMaker, SimulatedWorker
 from headgate.simulator.gates.spec import GateSpec
-from headgate.simulator.measures.collector import FleetCollector
+from headgate.simulator.measures.collector import Collector, FleetCollector
 from headgate.simulator.requests import SimRequest
 from headgate.simulator.run import Run, RunSpec, run_of
 
@@ -63,14 +63,15 @@ def check_fleet_run(spec: RunSpec) -> None:
             )
 
 
-def simulate_fleet(spec: RunSpec) -> Run:
-    """Run the workload until its last request has ended. Raises KeyError for an unknown planner."""
+def simulate_fleet(spec: RunSpec, collector: Collector | None = None) -> Run:
+    """Run the workload until its last request has ended. `collector`: used instead of a new one. Raises KeyError for an
+    unknown planner."""
     fleet = _fleet_of(spec)
     used = _range_notes(fleet)
     workers = tuple(SimulatedWorker(worker, _engine_maker(spec, used)) for worker in fleet.workers)
     classes = SloClasses(fleet.classes)
     planner = PLANNERS[spec.planner](_surroundings(spec, workers, classes))
-    collector = FleetCollector(WEIGHTED_TOKENS, spec.workload.last_arrival_s)
+    collector = collector or FleetCollector(WEIGHTED_TOKENS, spec.workload.last_arrival_s)
     place = _make_place(fleet, classes)
     drive(spec.workload, SimulatedFleet(workers, planner, place, fleet.longest_drain_s, fleet.failures), collector)
     return replace(
