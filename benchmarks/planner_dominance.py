@@ -20,7 +20,7 @@ tenant in time: none can be better.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -75,18 +75,24 @@ def play(scene: Scene, planner: str, collector: FleetCollector | None = None) ->
     )
 
 
-def entitled_tenants(scene: Scene) -> set[str]:
-    """Return the tenants with a demand within their share of the fleet over the time of the arrivals."""
-    arrivals = list(scene.workload)
-    horizon_s = max(1.0, max(each.arrival_s for each in arrivals))
+def entitled_tenants(*draws: Scene) -> set[str]:
+    """Return the tenants with a demand within their share of the fleet over the time of the arrivals, in the mean over
+    the draws of a scene."""
     demand: dict[str, float] = {}
-    for each in arrivals:
-        demand[each.tenant] = demand.get(each.tenant, 0.0) + WEIGHTED_TOKENS(each.input_tokens, each.output_tokens)
+    horizon_s = capacity_per_s = 0.0
+    for scene in draws:
+        arrivals = list(scene.workload)
+        horizon_s += max(1.0, max(each.arrival_s for each in arrivals)) / len(draws)
+        capacity_per_s += _capacity_per_s(scene) / len(draws)
+        for each in arrivals:
+            service = WEIGHTED_TOKENS(each.input_tokens, each.output_tokens) / len(draws)
+            demand[each.tenant] = demand.get(each.tenant, 0.0) + service
+    weights = draws[0].workload.weights
     demands = [
-        TenantDemand(name, Share(scene.workload.weights.get(name, 1.0)), [GroupDemand("all", 1, service, 0.0)])
+        TenantDemand(name, Share(weights.get(name, 1.0)), [GroupDemand("all", 1, service, 0.0)])
         for name, service in sorted(demand.items())
     ]
-    given = entitle(demands, _capacity_per_s(scene), horizon_s)
+    given = entitle(demands, capacity_per_s, horizon_s)
     return {name for name, service in demand.items() if service <= given[name].service * (1 + _ROUNDING)}
 
 
@@ -117,7 +123,7 @@ class Gap(NamedTuple):
 def gaps(runs: Sequence[Played], entitled: set[str], of: str = _OWN) -> list[Gap]:
     """Return the gap of the planner `of` to each of its rivals that was played; none if no tenant is entitled."""
     own = next(run for run in runs if run.planner == of)
-    return [_gap(other, own, entitled) for other in runs if entitled and other.planner in rivals_of(of)]
+    return [gap_between(other, own, entitled) for other in runs if entitled and other.planner in rivals_of(of)]
 
 
 def rivals_of(planner: str) -> list[str]:
@@ -125,10 +131,11 @@ def rivals_of(planner: str) -> list[str]:
     return [each for each in PLANNERS if each != planner and not {each, planner} <= _HEADGATES]
 
 
-def _gap(other: Played, own: Played, entitled: set[str]) -> Gap:
+def gap_between(other: Played, own: Played, entitled: Iterable[str], loss: float = _ROUNDING) -> Gap:
+    """Return what `other` is better by. `loss`: a tenant that loses no more is not worse."""
     gains = [other.in_time[name] - own.in_time[name] for name in entitled]
     worst = min(other.in_time[name] for name in entitled) - min(own.in_time[name] for name in entitled)
-    return Gap(other.planner, max(gains) if min(gains) >= -_ROUNDING else min(gains), worst)
+    return Gap(other.planner, max(gains) if min(gains) >= -loss else min(gains), worst)
 
 
 def distance(runs: Sequence[Played], entitled: set[str]) -> float:
@@ -186,7 +193,7 @@ class _BestPossible(FleetCollector):
         if not self._in_time:
             return False
         best = Played("", {name: count / self._requests[name] for name, count in self._in_time.items()}, 0.0, 0)
-        gap = _gap(best, self._own, set(self._in_time))
+        gap = gap_between(best, self._own, set(self._in_time))
         return gap.tenant >= MARGIN or gap.worst >= MARGIN
 
     def on_served(self, request: SimRequest) -> None:

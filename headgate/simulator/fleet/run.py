@@ -28,6 +28,7 @@ from headgate.simulator.fleet.planners.interface import (
     Dispatch,
     Planner,
     Preempt,
+    Refuse,
     Surroundings,
     full_rate_per_s,
     profiles_of,
@@ -233,6 +234,9 @@ class SimulatedFleet:
                     self._dispatch(action.request, action.worker)
                 elif isinstance(action, Preempt):
                     self._preempt(action.worker)
+                elif isinstance(action, Refuse):
+                    action.request.rejected = action.reason
+                    self._finish([action.request])
                 else:
                     action.worker.swap(action.model, self.now_s, self._drain_s)
 
