@@ -79,21 +79,31 @@ def entitled_tenants(*draws: Scene) -> set[str]:
     """Return the tenants with a demand within their share of the fleet over the time of the arrivals, in the mean over
     the draws of a scene."""
     demand: dict[str, float] = {}
-    horizon_s = capacity_per_s = 0.0
+    service = horizon_s = 0.0
     for scene in draws:
-        arrivals = list(scene.workload)
-        horizon_s += max(1.0, max(each.arrival_s for each in arrivals)) / len(draws)
-        capacity_per_s += _capacity_per_s(scene) / len(draws)
-        for each in arrivals:
-            service = WEIGHTED_TOKENS(each.input_tokens, each.output_tokens) / len(draws)
-            demand[each.tenant] = demand.get(each.tenant, 0.0) + service
+        found, each_service = demand_and_service(scene)
+        for name, each in found.items():
+            demand[name] = demand.get(name, 0.0) + each / len(draws)
+        service, horizon_s = service + each_service / len(draws), horizon_s + _horizon_s(scene) / len(draws)
     weights = draws[0].workload.weights
     demands = [
-        TenantDemand(name, Share(weights.get(name, 1.0)), [GroupDemand("all", 1, service, 0.0)])
-        for name, service in sorted(demand.items())
+        TenantDemand(name, Share(weights.get(name, 1.0)), [GroupDemand("all", 1, each, 0.0)])
+        for name, each in sorted(demand.items())
     ]
-    given = entitle(demands, capacity_per_s, horizon_s)
-    return {name for name, service in demand.items() if service <= given[name].service * (1 + _ROUNDING)}
+    given = entitle(demands, service / horizon_s, horizon_s)
+    return {name for name, each in demand.items() if each <= given[name].service * (1 + _ROUNDING)}
+
+
+def demand_and_service(scene: Scene) -> tuple[dict[str, float], float]:
+    """Return the demand of each tenant, and what the fleet serves in the time of the arrivals, in service units."""
+    demand: dict[str, float] = {}
+    for each in scene.workload:
+        demand[each.tenant] = demand.get(each.tenant, 0.0) + WEIGHTED_TOKENS(each.input_tokens, each.output_tokens)
+    return demand, _capacity_per_s(scene) * _horizon_s(scene)
+
+
+def _horizon_s(scene: Scene) -> float:
+    return max(1.0, scene.workload.last_arrival_s)
 
 
 def _capacity_per_s(scene: Scene) -> float:

@@ -296,7 +296,9 @@ def main() -> None:
     print(f"\n{len(scenes)} scenes, {options.draws} draws each; points: the mean of the worst over all scenes\n")
     print(base_rates(scenes))
     if options.causal:
-        print(f"\n{CAUSAL} would dominate plan in {sum(bool(each.causal) for each in scenes)} scenes")
+        only = [each for each in scenes if each.verdicts[_OWN].only_by_static]
+        print(f"\n{CAUSAL} would dominate plan in {sum(bool(each.causal) for each in scenes)} scenes, among them "
+              f"{sum(bool(each.causal) for each in only)} of the {len(only)} that only static dominates")  # fmt: skip
 
 
 if __name__ == "__main__":
