@@ -125,6 +125,11 @@ class FleetGate:
         """Let the gate decide what is due now, as heartbeats do in production."""
         self._follow(self._gate.decide(Tick(), now=EPOCH + now_s))
 
+    @property
+    def has_decided(self) -> bool:
+        """Whether there are dispatches or orders since the last time."""
+        return bool(self._dispatched or self._ordered)
+
     def dispatches(self) -> Iterator[tuple[SimRequest, SimulatedWorker]]:
         """Yield what the gate has dispatched since the last time."""
         while self._dispatched:
@@ -230,7 +235,8 @@ class ProductionPlanner(Planner):
         self._note_loaded(now_s)
         if self._grouped and now_s >= self._planned_s + _PLAN_S:
             self._plan(now_s)
-        yield from self._gate_actions()
+        if self._gate.has_decided:
+            yield from self._gate_actions()
 
     def _gate_actions(self) -> Iterator[Action]:
         """Yield the gate's dispatches and orders to swap."""
@@ -302,7 +308,7 @@ class ProductionPlanner(Planner):
             if worker.target is not None:
                 self._loaded_s[worker.name] = now_s
                 self._ordered_s.setdefault(worker.name, now_s)
-            elif worker.name in self._ordered_s:
+            elif self._ordered_s and worker.name in self._ordered_s:
                 ordered_s = self._ordered_s.pop(worker.name)
                 took_s = self._last_swap_s[worker.name] = now_s - ordered_s
                 self._loaded_s[worker.name] = now_s
