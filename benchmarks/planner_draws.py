@@ -140,7 +140,11 @@ class Counts:
         return {
             planner: Played(
                 planner,
-                {name: sum([counts[at] for at in drawn]) / totals[name] for name, counts in each.items() if totals[name]},
+                {
+                    name: sum([counts[at] for at in drawn]) / totals[name]
+                    for name, counts in each.items()
+                    if totals[name]
+                },
                 0.0,
                 0,
             )
@@ -248,13 +252,13 @@ def base_rates(scenes: Sequence[Drawn]) -> str:
     head = ("planner", "one draw", "dominated", "shown", "not ruled out", "only by static", "points", "worst-off")
     lines = [" | ".join(head), " | ".join(["---"] * len(head))]
     for planner in PLANNERS:
-        verdicts = [each.verdicts[planner] for each in scenes]
+        verdicts, strict = [each.verdicts[planner] for each in scenes], [each.strict[planner] for each in scenes]
         dominated = sum(bool(each.gains) for each in verdicts)
         low, high = wilson(dominated, len(scenes))
         only = "" if planner == KNOWS_ARRIVALS else str(sum(each.only_by_static for each in verdicts))
         cells = (
             planner,
-            f"{sum(each.strict[planner] > 0 for each in scenes)} ({fmean(each.strict[planner] for each in scenes):.2f})",
+            f"{sum(each > 0 for each in strict)} ({fmean(strict):.2f})",
             f"{dominated} ({low:.0%} to {high:.0%})",
             str(sum(each.is_shown for each in verdicts)),
             str(sum(not each.is_ruled_out for each in verdicts)),

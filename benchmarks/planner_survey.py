@@ -120,6 +120,7 @@ def summary(lines: Sequence[Line], revision: str) -> str:
     spread = ", ".join(f"{100 * part:g} %: {percentile(points, part) or 0.0:.0f}" for part in (0.25, 0.5, 0.75, 0.9, 1))
     by = Counter(" and ".join(sorted({name for name, _, _ in line["dominated"]})) for line in dominated)
     what = Counter(what for line in dominated for what in {what for _, what, _ in line["dominated"]})
+    worst_off = 100 * fmean(line["worst_off"] for line in lines)
     text = [
         "# Where a simpler planner dominates the plan",
         "",
@@ -132,7 +133,7 @@ def summary(lines: Sequence[Line], revision: str) -> str:
         f"`{KNOWS_ARRIVALS}` knows all arrivals to come; it alone dominates {by[KNOWS_ARRIVALS]}.",
         f"- {what['tenant']} are dominated in a tenant and {what['worst']} in the worst.",
         f"- Points of the dominated scenes, by part of them: {spread}.",
-        f"- The worst-off entitled tenant has {100 * fmean(line['worst_off'] for line in lines):.1f} % in time in the mean.",
+        f"- The worst-off entitled tenant has {worst_off:.1f} % in time in the mean.",
         "",
         "`only static`: dominated by the partition alone. Points: the mean over all scenes of the row.",
         "",
@@ -141,7 +142,9 @@ def summary(lines: Sequence[Line], revision: str) -> str:
     ]
     for feature in lines[0]["features"]:
         values = sorted({line["features"][feature] for line in lines}, key=_by_number)
-        text += [_row(feature, value, [line for line in lines if line["features"][feature] == value]) for value in values]
+        text += [
+            _row(feature, value, [line for line in lines if line["features"][feature] == value]) for value in values
+        ]
     worst = sorted(dominated, key=lambda line: -points_of(line))[:20]
     seeds_text = ", ".join(f"{line['seed']} ({points_of(line):.0f})" for line in worst)
     text += ["", f"The worst seeds, with their points: {seeds_text}."]
@@ -170,7 +173,8 @@ def _row(feature: str, value: str, lines: Sequence[Line]) -> str:
 
 
 def _revision() -> str:
-    done = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S607
+    command = ("git", "describe", "--always", "--dirty")
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"
 
 

@@ -218,8 +218,9 @@ class SeenStaticPlanner(StaticPlanner):
         if now_s >= self._until_s:
             self._until_s, self._is_made = inf, True
             self._model_of = _partition(replace(self.around, profiles=profiles_of(self._seen, "")))
-            for model in sorted(self.around.profiles.keys() - self._model_of.values()):
-                while self._queues.waiting(model):
+        if self._is_made:
+            for model in self.around.profiles:
+                while self._queues.waiting(model) and model not in self._model_of.values():
                     yield Refuse(self._queues.take(model), "no_worker")
         yield from super().actions(now_s)
 
