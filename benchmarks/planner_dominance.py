@@ -13,8 +13,11 @@ over the run is no more than its weighted max-min share of the fleet's service. 
 `served/s`: requests over the time to the last token.
 
 --without-plan plays the gate without a planner too (`no-plan`), and gives its verdict beside that of the plan.
---failures prints dominated scenes only. Then the other planners are not played where the plan serves every entitled
-tenant in time: none can be better.
+--failures prints dominated scenes only, with the planners that dominate. A planner is played only as long as it may
+dominate: its run ends once so many requests are late that it cannot be better. The verdicts are the same.
+
+This is the strict statement, about one draw of arrivals. planner_draws.py judges scenes over many draws, and each
+planner beside the others. planner_survey.py plays thousands of scenes, and says where the plan is dominated.
 """
 
 from __future__ import annotations

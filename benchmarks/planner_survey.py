@@ -19,6 +19,7 @@ ends early; `requests` is the least number of an entitled tenant.
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import subprocess
 from collections import Counter
@@ -45,14 +46,28 @@ Line = dict[str, Any]
 
 
 def code_digest(root: Path = ROOT) -> str:
-    """Return a name for the code that the verdicts depend on: planners, gate, engines, scenes and rules."""
+    """Return a name for the code that the verdicts depend on: planners, gate, engines, scenes and rules. Comments and
+    docstrings change nothing."""
     digest = sha256()
     for name in _CODE:
         path = root / name
         for each in sorted(path.rglob("*")) if path.is_dir() else [path]:
             if each.suffix in (".py", ".yaml") and not each.is_relative_to(root / _NOT_CODE):
-                digest.update(f"{each.relative_to(root)}\0".encode() + each.read_bytes())
+                digest.update(f"{each.relative_to(root)}\0{_statements(each)}\0".encode())
     return digest.hexdigest()[:16]
+
+
+def _statements(path: Path) -> str:
+    text = path.read_text("utf-8")
+    return ast.dump(_WithoutTexts().visit(ast.parse(text))) if path.suffix == ".py" else text
+
+
+class _WithoutTexts(ast.NodeTransformer):
+    """Leaves out the texts that stand alone: docstrings of modules, functions and attributes."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
+        is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return None if is_text else node
 
 
 def judge_seed(seed: int) -> Line:

@@ -130,6 +130,7 @@ def test_the_key_of_a_survey_follows_the_code_of_the_planner(tmp_path: Path, mon
     (tmp_path / "planning" / "choice.py").write_text("WEIGHT = 1")
     before = code_digest(tmp_path)
     (tmp_path / "planning" / "notes.md").write_text("a note")
+    (tmp_path / "rule.py").write_text('"""Says something."""\nMARGIN = 2  # points\n"""Points."""')
     assert code_digest(tmp_path) == before
     (tmp_path / "planning" / "choice.py").write_text("WEIGHT = 2")
     assert code_digest(tmp_path) != before
