@@ -13,7 +13,7 @@ from benchmarks.planner_dominance import PLANNERS, Played
 from benchmarks.planner_draws import LOSS, Counts, Drawn, Verdict, base_rates, judge_draws, wilson
 from benchmarks.planner_survey import code_digest, read_lines, summary, survey
 
-EACH = 100
+EACH = 1000
 """Requests of each tenant in a draw."""
 
 
