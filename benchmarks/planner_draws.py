@@ -171,7 +171,8 @@ def _verdict(planner: str, known: Mapping[str, Played], resamples: Sequence[Mapp
         for what in ("tenant", "worst"):
             if (part := getattr(gap, what)) >= MARGIN:
                 drawn = sorted(100 * getattr(gaps[rival], what) for gaps in found if rival in gaps)
-                gains.append(Gain(rival, what, 100 * part, percentile(drawn, 1 - SURE), percentile(drawn, SURE)))
+                low, high = (percentile(drawn, each) or 0.0 for each in (1 - SURE, SURE))
+                gains.append(Gain(rival, what, 100 * part, low, high))
     return Verdict(gains, support, min(known[planner].in_time.values()))
 
 
