@@ -83,18 +83,18 @@ def judge_seed(seed: int) -> Line:
     return {"seed": seed, "dominated": found, "worst_off": round(worst_off, 4), "features": features}
 
 
-def features_of(shape: SceneShape, scene: Scene, entitled: set[str]) -> dict[str, str]:
+def features_of(shape: SceneShape, scene: Scene, entitled: set[str]) -> dict[str, Any]:
     demand, service = demand_and_service(scene)
     models = {stream.model for stream in shape.streams}
     counts = Counter(each.tenant for each in scene.workload)
     least = min((counts[name] for name in entitled), default=0)
     return {
-        "swap": f"{max(shape.swap_s[model] for model in models):g} s",
-        "workers": str(len(shape.kinds)),
-        "models": str(max(0, len(models) - len(shape.kinds))),
-        "load": _range(sum(demand.values()) / service, (0.25, 0.5, 0.75, 1.0, 1.5)),
-        "requests": _range(least, (3, 10, 30, 100)),
-        "due": f"{shape.due_s:g} s",
+        "swap": max(shape.swap_s[model] for model in models),
+        "workers": len(shape.kinds),
+        "models": max(0, len(models) - len(shape.kinds)),
+        "load": round(sum(demand.values()) / service, 4),
+        "requests": least,
+        "due": shape.due_s,
         "begin": "late" if any(stream.start_s > 0 for stream in shape.streams) else "at 0",
         "end": "early" if len({stream.end_s for stream in shape.streams}) > 1 else "at 90 s",
         "GPUs": "unlike" if len(set(shape.kinds)) > 1 else "alike",
@@ -102,8 +102,23 @@ def features_of(shape: SceneShape, scene: Scene, entitled: set[str]) -> dict[str
     }
 
 
-def _range(value: float, bounds: Sequence[float]) -> str:
-    return next((f"to {each:g}" for each in bounds if value <= each), f"over {bounds[-1]:g}")
+_BOUNDS: dict[str, Sequence[float]] = {"load": (0.05, 0.1, 0.2, 0.4, 0.8), "requests": (3, 10, 30, 100)}
+_UNITS = {"swap": " s", "due": " s"}
+
+
+def _group(line: Line, feature: str) -> str:
+    """Return the name of the row that the scene is in."""
+    value, bounds = line["features"][feature], _BOUNDS.get(feature)
+    if bounds:
+        return next((f"to {each:g}" for each in bounds if value <= each), f"over {bounds[-1]:g}")
+    return value if isinstance(value, str) else f"{value:g}{_UNITS.get(feature, '')}"
+
+
+def _groups(lines: Sequence[Line], feature: str) -> dict[str, list[Line]]:
+    found: dict[str, list[Line]] = {}
+    for line in lines:
+        found.setdefault(_group(line, feature), []).append(line)
+    return {name: found[name] for name in sorted(found, key=_by_number)}
 
 
 def read_lines(path: Path) -> list[Line]:
@@ -156,10 +171,8 @@ def summary(lines: Sequence[Line], revision: str) -> str:
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for feature in lines[0]["features"]:
-        values = sorted({line["features"][feature] for line in lines}, key=_by_number)
-        text += [
-            _row(feature, value, [line for line in lines if line["features"][feature] == value]) for value in values
-        ]
+        text += [_row(f"{feature} {name}", each) for name, each in _groups(lines, feature).items()]
+    text += ["", *_table(lines, "models", "swap")]
     worst = sorted(dominated, key=lambda line: -points_of(line))[:20]
     seeds_text = ", ".join(f"{line['seed']} ({points_of(line):.0f})" for line in worst)
     text += ["", f"The worst seeds, with their points: {seeds_text}."]
@@ -176,13 +189,28 @@ def _by_number(value: str) -> tuple[bool, float, str]:
     return value.startswith("over"), numbers[0] if numbers else 0.0, value
 
 
-def _row(feature: str, value: str, lines: Sequence[Line]) -> str:
+def _table(lines: Sequence[Line], down: str, across: str) -> list[str]:
+    """Return the dominated scenes of all scenes, by two features."""
+    columns = list(_groups(lines, across))
+    table = [f"Dominated of all scenes, by {down} and {across}:", ""]
+    table += [" | ".join((f"| {down}", *columns)) + " |", " | ".join(["| ---"] + ["---"] * len(columns)) + " |"]
+    for name, each in _groups(lines, down).items():
+        found = _groups(each, across)
+        counts = [
+            (sum(bool(line["dominated"]) for line in found.get(column, ())), len(found.get(column, ())))
+            for column in columns
+        ]
+        table.append(" | ".join((f"| {name}", *(f"{part} of {whole}" for part, whole in counts))) + " |")
+    return table
+
+
+def _row(name: str, lines: Sequence[Line]) -> str:
     dominated = [line for line in lines if line["dominated"]]
     only = sum({name for name, _, _ in line["dominated"]} == {KNOWS_ARRIVALS} for line in dominated)
     low, high = wilson(len(dominated), len(lines))
     points, worst_off = fmean(map(points_of, lines)), 100 * fmean(line["worst_off"] for line in lines)
     return (
-        f"| {feature} {value} | {len(lines)} | {len(dominated) / len(lines):.0%} | {low:.0%} to {high:.0%} | {only} | "
+        f"| {name} | {len(lines)} | {len(dominated) / len(lines):.0%} | {low:.0%} to {high:.0%} | {only} | "
         f"{points:.2f} | {worst_off:.0f} % |"
     )
 
@@ -200,6 +228,7 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true", help="go on with the file of this code")
     parser.add_argument("--summary", type=Path, metavar="LINES", help="play nothing, and summarize this file")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the summary; otherwise it is printed")
+    parser.add_argument("--revision", help="of the code that played the scenes; by default that of this checkout")
     options = parser.parse_args()
     path = options.summary or ROOT / "build" / "planner_survey" / f"{code_digest()}.jsonl"
     if not options.summary:
@@ -212,7 +241,7 @@ def main() -> None:
                 said = "; ".join(f"{name} in the {what} by {points:.0f}" for name, what, points in line["dominated"])
                 print(f"{number}: random {line['seed']} is dominated by {said}", flush=True)
     lines = read_lines(path)
-    text = summary(lines, _revision()) if lines else "no scene is known\n"
+    text = summary(lines, options.revision or _revision()) if lines else "no scene is known\n"
     if options.write:
         options.write.write_text(text)
     else:

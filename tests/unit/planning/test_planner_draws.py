@@ -137,14 +137,17 @@ def test_the_key_of_a_survey_follows_the_code_of_the_planner(tmp_path: Path, mon
 
 
 def test_a_summary_says_where_scenes_are_dominated() -> None:
-    def line(seed: int, swap: str, *found: tuple[str, str, float]) -> dict[str, object]:
-        return {"seed": seed, "dominated": [list(each) for each in found], "worst_off": 0.5, "features": {"swap": swap}}
+    def line(seed: int, swap: float, *found: tuple[str, str, float]) -> dict[str, object]:
+        return {"seed": seed, "dominated": [list(each) for each in found], "worst_off": 0.5, "features": features(swap)}
+
+    def features(swap: float) -> dict[str, object]:
+        return {"swap": swap, "models": int(swap > 2), "requests": 3 if swap > 2 else 4}
 
     lines = [
-        line(7, "40 s", ("static", "worst", 30.0), ("static", "tenant", 10.0)),
-        line(8, "40 s", ("qlm", "worst", 6.0), ("static", "worst", 4.0)),
-        line(9, "2 s"),
-        line(10, "2 s"),
+        line(7, 40.0, ("static", "worst", 30.0), ("static", "tenant", 10.0)),
+        line(8, 40.0, ("qlm", "worst", 6.0), ("static", "worst", 4.0)),
+        line(9, 2.0),
+        line(10, 2.0),
     ]
     text = summary(json.loads(json.dumps(lines)), "abc")
     assert "seeds 7 to 10" in text
@@ -153,4 +156,7 @@ def test_a_summary_says_where_scenes_are_dominated() -> None:
     assert "it alone dominates 1." in text
     rows = [row for row in text.splitlines() if row.startswith("| swap")]
     assert [row.split(" | ")[:3] for row in rows] == [["| swap 2 s", "2", "0%"], ["| swap 40 s", "2", "100%"]]
+    assert "| requests to 3 | 2 | 100% |" in text
+    assert "| requests to 10 | 2 | 0% |" in text
+    assert "| 1 | 0 of 0 | 2 of 2 |" in text
     assert "7 (30), 8 (6)" in text
