@@ -228,7 +228,7 @@ def play_draws(name: SceneName, draws: int, *, causal: bool = False) -> Drawn:
     seen: Sequence[Gain] = ()
     if causal:
         alone = {_OWN: runs[_OWN], KNOWS_ARRIVALS: [play(scene, CAUSAL) for scene in scenes]}
-        seen = judge_draws(alone, entitled)[_OWN].gains
+        seen = [gain._replace(rival=CAUSAL) for gain in judge_draws(alone, entitled)[_OWN].gains]
     rows = [_mean(each, set().union(*(run.in_time for run in each))) for each in runs.values()]
     return Drawn(name.name, entitled, rows, judge_draws(runs, entitled), strict, seen)
 
@@ -296,7 +296,7 @@ def main() -> None:
             scenes.append(drawn)
             own = drawn.verdicts[_OWN]
             if options.all or not own.is_ruled_out or own.gains:
-                seen = f"; {CAUSAL} would dominate: {'; '.join(map(str, drawn.causal))}" if drawn.causal else ""
+                seen = f"; would be dominated by {'; by '.join(map(str, drawn.causal))}" if drawn.causal else ""
                 print(f"{drawn.name}: {own}{seen}", *(row.line(drawn.entitled) for row in drawn.rows), sep="\n")
     print(f"\n{len(scenes)} scenes, {options.draws} draws each; points: the mean of the worst over all scenes\n")
     print(base_rates(scenes))
