@@ -2,8 +2,8 @@
 
 Each experiment runs unbroken, and under every mutant that may change it, in smaller runs than those of the page: some
 two hours on two cores. A claim that holds unbroken and fails under a mutant is *turned* by it. The result goes into
-docs/evidence/mutants.json and, as a page, docs/evidence/mutants.md. `--only` and `--mutants` renew a part of it. Exit
-code 1 if a mutant turns no claim.
+docs/evidence/mutants.json and, as a page, docs/evidence/mutants.md. `--only` and `--mutants` renew a part of it; after
+a change of the planner, `--only qlm-` runs all that it may change. Exit code 1 if a mutant turns no claim.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import groupby
 from pathlib import Path
 
 from benchmarks.evidence_mutants.jobs import Job, timed
-from benchmarks.evidence_mutants.mutants import MUTANTS
+from benchmarks.evidence_mutants.mutants import MUTANTS, is_named
 from benchmarks.evidence_mutants.page import Held, Verdicts, find_unnoticed, render_page
 from headgate.evidence.registry import EXPERIMENTS
 from headgate.simulator.parallel import Processes
@@ -27,7 +27,9 @@ FOLDER = ROOT / "docs" / "evidence"
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.evidence_mutants", description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="experiments, separated by commas (all)")
+    parser.add_argument(
+        "--only", default="", help="experiments, separated by commas; qlm- stands for all that begin so (all)"
+    )
     parser.add_argument("--mutants", default="", help="mutants, separated by commas (all)")
     parser.add_argument("--without", default="", help="experiments that are left out")
     parser.add_argument("--processes", type=int, default=None)
@@ -54,7 +56,7 @@ def _names(text: str) -> set[str]:
 
 def list_jobs(only: set[str], mutants: set[str], without: set[str]) -> Iterable[Job]:
     for experiment in EXPERIMENTS:
-        if experiment in without or (only and experiment not in only):
+        if is_named(experiment, without) or (only and not is_named(experiment, only)):
             continue
         yield Job(experiment, "")
         for name, mutant in MUTANTS.items():

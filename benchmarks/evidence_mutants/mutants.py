@@ -7,7 +7,7 @@ A mutant exists only inside `applied`, in one process. None has a name that a co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -52,9 +52,12 @@ class Mutant:
     changes: Callable[[], Changes]
 
     def may_change(self, experiment: str) -> bool:
-        return any(
-            experiment == name or (name.endswith("-") and experiment.startswith(name)) for name in self.experiments
-        )
+        return is_named(experiment, self.experiments)
+
+
+def is_named(experiment: str, names: Iterable[str]) -> bool:
+    """Return whether the names have the experiment. One that ends in a hyphen stands for all that begin so."""
+    return any(experiment == name or (name.endswith("-") and experiment.startswith(name)) for name in names)
 
 
 @contextmanager
@@ -486,7 +489,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "no throttling": Mutant("nothing is throttled", _FAIRSERVE, _no_throttling),
     "interactions ignored": Mutant("throttling refuses within interactions", _FAIRSERVE, _interactions_ignored),
     "labels ignored": Mutant("WSC prefers no interaction in progress", _FAIRSERVE, _labels_ignored),
-    "no plan": Mutant("the gate gets no plan", _FLEET, _no_plan),
+    "no plan": Mutant("the gate gets no plan", (*_FLEET, "qlm-half"), _no_plan),
     "insertion only": Mutant(
         "plans are not annealed", (*_SEVERAL, "qlm-figure-19", "qlm-figure-20", "qlm-optimum"), _insertion_only
     ),
@@ -496,10 +499,12 @@ MUTANTS: Mapping[str, Mutant] = {
         _insertion_in_turn,
     ),
     "plan alone": Mutant("no simple rule is played forward beside the plan", _SEVERAL, _plan_alone),
-    "all entitled": Mutant("the plan takes all work for entitled", ("qlm-flood", "qlm-unseen"), _all_entitled),
+    "all entitled": Mutant("the plan takes all work for entitled", ("qlm-flood", "qlm-half"), _all_entitled),
     "swaps are free": Mutant("the plan takes swaps and drains for free", _SEVERAL, _swaps_are_free),
     "no due times": Mutant("the fleet's gate ignores due times", _FLEET, _no_due_times),
-    "plan is fcfs": Mutant("first come, first served under the name of plan", _FLEET, _planner_is("plan", "fcfs")),
+    "plan is fcfs": Mutant(
+        "first come, first served under the name of plan", (*_FLEET, "qlm-half"), _planner_is("plan", "fcfs")
+    ),
     "plan is round robin": Mutant(
         "round robin over workers under the name of plan", _FLEET, _planner_is("plan", "round-robin")
     ),

@@ -128,7 +128,14 @@ def test_a_tenant_that_was_never_served_is_in_the_table() -> None:
 
 def test_a_workload_of_nothing_has_a_page() -> None:
     spec = RunSpec(ListWorkload("nothing", []), "vtc", load_profile(), timeline=True)
-    parsed(page([[simulate(spec)]]))
+    text = page([[simulate(spec)]])
+    parsed(text)
+    assert "<strong>No request was served.</strong>" in text
+
+
+def test_the_verdict_of_requests_that_all_are_refused_says_why() -> None:
+    spec = RunSpec(ListWorkload("long", [Arrival(0.0, "a", 20_000, 5)]), "vtc", load_profile(), timeline=True)
+    assert "<strong>No request was served (too_large).</strong>" in page([[simulate(spec)]])
 
 
 def test_bounds_are_shown_for_the_policies_that_have_them() -> None:

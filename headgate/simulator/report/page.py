@@ -46,10 +46,11 @@ def page(by_policy: Sequence[Sequence[Run]]) -> str:
 
 
 def verdict(runs: Sequence[Run]) -> str:
-    """Return what the policies mean for the tenant that asks for least, in one sentence; "" if nothing was served."""
-    asked = {name: each for name, each in runs[0].tenants.items() if each.served}
+    """Return what the policies mean for the tenant that asks for least, in one sentence."""
+    asked = [name for name in runs[0].tenants if any(run.tenants[name].served for run in runs)]
     if not asked:
-        return ""
+        reasons = ", ".join(sorted({reason for run in runs for reason in run.rejections}))
+        return f"No request was served{f' ({reasons})' if reasons else ''}."
     service = {name: max(run.tenants[name].service for run in runs) for name in asked}
     lightest = min(service, key=lambda name: (service[name], name))
     waits_s = {run.policy: each.ttft_s.p99 for run in runs if (each := run.tenants[lightest]).ttft_s is not None}
