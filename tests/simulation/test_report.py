@@ -227,6 +227,16 @@ def test_every_chart_has_its_data(policies: tuple[str, ...]) -> None:
     assert text.count("<h2>") - text.count("<summary>The data of these charts as CSV") == 2 + ("vtc" in policies)
 
 
+def test_targets_have_a_chart_of_what_is_in_time() -> None:
+    assert "First tokens in time" not in page(runs())
+    arrivals = [Arrival(n * 0.05, f"t{n % 2}", 60, 30, slo_ttft_ms=500.0 if n % 2 else None) for n in range(200)]
+    drawn = simulate(RunSpec(ListWorkload("some", arrivals), "fcfs", load_profile(), timeline=True))
+    headings, *rows = read_csv(page([[drawn]]), "Waits by tenant")
+    assert headings[-1] == "in time (%)"
+    assert [row[-1] for row in rows] == ["", f"{100 * drawn.tenants['t1'].in_time:.6g}"]
+    assert 0 < drawn.tenants["t1"].in_time < 1
+
+
 def test_a_gap_of_a_chart_is_no_row() -> None:
     arrivals = [Arrival(at, "rare" if at in (5.0, 95.0) else "often", 60, 30) for at in map(float, range(100))]
     drawn = simulate(RunSpec(ListWorkload("some", arrivals), "vtc", load_profile(), timeline=True))

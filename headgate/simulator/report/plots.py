@@ -157,13 +157,22 @@ def _per_policy(
 
 
 def waits(runs: Sequence[Run]) -> str:
-    """Return the section with the waits of each tenant, every policy beside the others."""
+    """Return the section with the waits of each tenant, every policy beside the others, and of tenants with a target
+    how many first tokens are in time."""
     shown = _shown_tenants(runs)
     what = "Time to first token of each tenant, every policy beside the others."
     plots = {label: _bars("s", runs, shown, figures_of) for label, figures_of in _PERCENTILES.items()}
     drawn = [_figure(f"Time to first token, {label}", label, plot) for label, plot in plots.items()]
-    written = bars_csv("policy", {f"time to first token, {label}": plot for label, plot in plots.items()})
-    return _section("Waits by tenant", what, drawn, written)
+    columns = {f"time to first token, {label}": plot for label, plot in plots.items()}
+    if any(run.all.due for run in runs):
+        what += " In time: by the tenant's own target; a tenant without one has a dash."
+        columns["in time"] = _bars("%", runs, shown, _in_time_of)
+        drawn.append(_figure("First tokens in time", "In time", columns["in time"]))
+    return _section("Waits by tenant", what, drawn, bars_csv("policy", columns))
+
+
+def _in_time_of(run: Run) -> dict[str, float | None]:
+    return {name: 100 * each.in_time if each.due else None for name, each in run.tenants.items()}
 
 
 def _p50_of(run: Run) -> dict[str, float | None]:
