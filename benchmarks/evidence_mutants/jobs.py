@@ -24,7 +24,7 @@ RUNS = (
 )
 """The measured runs that are played: short ones of which every figure is within its tolerance, or nearly."""
 _RANDOM_WORKLOADS = 40
-_LATENCY_LOADS = (0.4, 0.6)
+_LATENCY_LOADS = (0.6,)
 _CARES_ORDERS = {
     **dict.fromkeys(cares.RUNS, ("bwfq",)),
     **dict.fromkeys(("idle_long", "slept", "history", "stale", "costs"), ("ratio+wake", "bwfq")),

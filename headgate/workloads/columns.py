@@ -185,7 +185,8 @@ def _column_of(name: str, form: str, header: Sequence[str], given: Mapping[str, 
         wanted = given_name(given[form])
         names = [column for column in header if column == _plain(wanted)]
         if not names:
-            raise TraceError(f"{name}, line 1: no column {wanted[:40]!r}, which --columns names as {form}")
+            units = f"; units are {', '.join(_UNITS_NS)}" if ":" in wanted else ""
+            raise TraceError(f"{name}, line 1: no column {wanted[:40]!r}, which --columns names as {form}{units}")
     else:
         known = {**_TIMES, **_OTHERS}[form]
         names = [column for column in header if (_without_unit(column) if form in _TIMES else column) in known]

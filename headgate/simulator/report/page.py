@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from html import escape
+from math import inf
 from pathlib import Path
 from statistics import fmean, stdev
 
-from headgate.simulator.measures.collector import Percentiles
+from headgate.simulator.measures.collector import Measures, Percentiles
 from headgate.simulator.measures.timeline import Timeline
 from headgate.simulator.report.html import data, document, table, write_whole
 from headgate.simulator.report.plots import figures, waits
@@ -15,6 +16,7 @@ from headgate.simulator.run import Run
 
 OVERLOADED = 1.1
 """An engine that is busy for longer than this, relative to the last arrival, had more load than it serves."""
+_REFUSED_PART = 0.01
 TENANTS_MAX = 200
 """Rows of the table of tenants: those with the most service."""
 _THEOREMS = {
@@ -53,17 +55,27 @@ def verdict(runs: Sequence[Run]) -> str:
         return f"No request was served{f' ({reasons})' if reasons else ''}."
     service = {name: max(run.tenants[name].service for run in runs) for name in asked}
     lightest = min(service, key=lambda name: (service[name], name))
-    waits_s = {run.policy: each.ttft_s.p99 for run in runs if (each := run.tenants[lightest]).ttft_s is not None}
-    best = min(waits_s, key=lambda policy: waits_s[policy])
-    subject = f"{lightest}, the tenant with the least service"
-    said = f"{subject}, waits {waits_s[best]:,.2f} s for a first token (P99) under {best}"
-    others = ", ".join(f"{wait_s:,.2f} s under {policy}" for policy, wait_s in waits_s.items() if policy != best)
-    refused = "".join(
-        f" {run.policy} refuses {run.rejected:,} requests, {run.tenants[lightest].rejected:,} of them of {lightest}."
-        for run in runs
-        if run.rejected
-    )
-    return f"{said}{f', and {others}' if others else ''}.{refused}"
+    best, *others = sorted(runs, key=lambda run: _p99_of_asked_s(run.tenants[lightest]))
+    said = f"{lightest}, the tenant with the least service, waits"
+    said += _wait_text(best, lightest, " for a first token (P99)")
+    beside = ",".join(_wait_text(run, lightest) for run in others)
+    refused = "".join(f" {run.policy} refuses {run.rejected:,} requests in all." for run in runs if run.rejected)
+    return f"{said}{f', and{beside}' if beside else ''}.{refused}"
+
+
+def _p99_of_asked_s(tenant: Measures) -> tuple[bool, float]:
+    """Return the order of a tenant's waits: those after which so much is refused that the P99 of all its requests would
+    be a refused one come last. What is served then waits little."""
+    return tenant.rejected > _REFUSED_PART * tenant.requests, inf if tenant.ttft_s is None else tenant.ttft_s.p99
+
+
+def _wait_text(run: Run, name: str, what: str = "") -> str:
+    tenant = run.tenants[name]
+    wait_s = "–" if tenant.ttft_s is None else f"{tenant.ttft_s.p99:,.2f}"
+    text = f" {wait_s} s{what} under {run.policy}"
+    if not tenant.rejected:
+        return text
+    return f"{text}, which refuses {tenant.rejected:,} of its {tenant.requests:,} requests"
 
 
 def _overload(runs: Sequence[Run]) -> str:
