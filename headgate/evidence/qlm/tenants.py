@@ -72,10 +72,11 @@ def beside_a_flood(setting: Setting) -> Section:
             ),
             Check(
                 "plan: the same tenant at least 95 % in time with 20 s to the first token",
-                None,
-                f"{percent(urgent)}. Its model loses its worker while nothing waits for it; to get it back takes the "
-                "rest of a batch and the swap, which is more than 20 s. QLM gives a model of interactive requests a "
-                "GPU of its own for the same reason (section 8).",
+                urgent >= 0.95,
+                percent(urgent),
+                "its model loses its worker while nothing waits for it; to get it back takes the rest of a batch and "
+                "the swap, which is more than 20 s. QLM gives a model of interactive requests a GPU of its own for the "
+                "same reason (section 8)",
             ),
         ],
     )
