@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.evidence_mutants.__main__ import list_jobs
 from benchmarks.evidence_mutants.jobs import Job, play
 from benchmarks.evidence_mutants.mutants import MUTANTS, Mutant, applied
 from benchmarks.evidence_mutants.page import find_unnoticed, render_page
@@ -36,6 +37,15 @@ def test_a_mutant_runs_with_the_experiments_that_it_names() -> None:
     assert mutant.may_change("vtc-figure-3")
     assert mutant.may_change("qlm-figure-1")
     assert not mutant.may_change("qlm-figure-17")
+
+
+def test_the_experiments_of_a_chapter_are_named_together() -> None:
+    jobs = list(list_jobs({"qlm-"}, set(), {"qlm-figure-12-13"}))
+    assert {job.experiment for job in jobs} == {
+        name for name in EXPERIMENTS if name.startswith("qlm-") and name != "qlm-figure-12-13"
+    }
+    assert Job("qlm-half", "all entitled") in jobs
+    assert list(list_jobs({"qlm-half"}, {"no plan"}, set())) == [Job("qlm-half", ""), Job("qlm-half", "no plan")]
 
 
 def test_every_mutant_names_experiments_that_exist() -> None:
