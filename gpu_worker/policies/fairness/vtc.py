@@ -84,7 +84,8 @@ class VirtualTokenCounter(TenantQueuePolicy):
         return charged / request.weight
 
     def _price_per_token(self, record: RequestRecord) -> float:
-        """Return the charge of each further output token. Only called if `_linear`: then it is constant."""
+        """Return the charge of each further output token. Only called if `_linear`: then it is constant while the request
+        runs."""
         return self._output_weight / record.request.weight
 
     def _tenant_joins(self, request: QueueRequest) -> None:
@@ -139,15 +140,16 @@ class VirtualTokenCounter(TenantQueuePolicy):
 
     def _entered_batch(self, record: RequestRecord) -> None:
         if self._linear:
-            self._counters.run(record.request.tenant, self._price_per_token(record))
+            record.per_token = self._price_per_token(record)
+            self._counters.run(record.request.tenant, record.per_token)
 
     def _left_batch(self, record: RequestRecord) -> None:
         if self._linear:
-            self._counters.stop(record.request.tenant, self._price_per_token(record))
+            self._counters.stop(record.request.tenant, record.per_token)
 
     def _charge_output(self, record: RequestRecord, before: int) -> None:
         if self._linear and self._rises_with_steps:
-            charge = (record.output_tokens - before) * self._price_per_token(record)
+            charge = (record.output_tokens - before) * record.per_token
         else:
             charge = self._price(record, record.output_tokens) - self._price(record, before)
         self._counters.add(record.request.tenant, charge)
