@@ -84,8 +84,7 @@ class VirtualTokenCounter(TenantQueuePolicy):
         return charged / request.weight
 
     def _price_per_token(self, record: RequestRecord) -> float:
-        """Return the charge of each further output token. Only called if `_linear`: then it is constant while the request
-        runs."""
+        """Return the charge of each further output token. Only called if `_linear`: then it is constant."""
         return self._output_weight / record.request.weight
 
     def _tenant_joins(self, request: QueueRequest) -> None:
