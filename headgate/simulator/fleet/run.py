@@ -10,6 +10,7 @@ the planner decides on the state of that moment.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from heapq import nsmallest
@@ -27,6 +28,7 @@ from headgate.simulator.engines.interface import Jitter, Observer, SimulatedEngi
 from headgate.simulator.engines.registry import make_engine
 from headgate.simulator.fleet.planners.interface import (
     Dispatch,
+    ModelProfile,
     Planner,
     Preempt,
     Surroundings,
@@ -64,6 +66,16 @@ def check_fleet_run(spec: RunSpec) -> None:
             )
 
 
+def most_service_per_s(spec: RunSpec) -> float:
+    """Return the service units per second if every worker is full all the time, each with its fastest model."""
+    fleet = _fleet_of(spec)
+    rates = _full_rates(fleet, profiles_of(spec.workload, fleet.models[0]))
+    return sum(
+        max((rates[worker.kind, model] for model in worker.models if (worker.kind, model) in rates), default=0.0)
+        for worker in fleet.workers
+    )
+
+
 def simulate_fleet(spec: RunSpec) -> Run:
     """Run the workload until its last request has ended. Raises KeyError for an unknown planner."""
     fleet = _fleet_of(spec)
@@ -82,13 +94,20 @@ def simulate_fleet(spec: RunSpec) -> Run:
             outside_fit=tuple(f"{name}: {said}" for name, notes in used.items() for said in notes.sentences()),
         ),
         last_arrival_s=spec.workload.last_arrival_s,
-        swaps=sum(worker.swaps for worker in workers),
+        loads=_loads_of(workers),
         swapping_s=sum(worker.swapping_s for worker in workers),
         moves=planner.moves,
         waits=planner.waits,
         forecasts={} if planner.forecasts is None else dict(sorted(planner.forecasts.tenants.items())),
         swap_charges=dict(sorted(planner.swap_charges.items())),
     )
+
+
+def _loads_of(workers: Sequence[SimulatedWorker]) -> dict[str, int]:
+    whole: Counter[str] = Counter()
+    for worker in workers:
+        whole.update(worker.loads)
+    return dict(sorted(whole.items()))
 
 
 def _fleet_of(spec: RunSpec) -> FleetSpec:
@@ -132,13 +151,19 @@ def _make_place(fleet: FleetSpec, classes: SloClasses) -> Callable[[SimRequest],
 def _surroundings(spec: RunSpec, workers: Sequence[SimulatedWorker], classes: SloClasses) -> Surroundings:
     fleet = _fleet_of(spec)
     profiles = profiles_of(spec.workload, fleet.models[0])
-    rates = {}
+    rates = _full_rates(fleet, profiles)
+    gate = (spec.gate or GateSpec(1)).completed({**spec.workload.weights, **spec.weights}, spec.workload.tiers)
+    return Surroundings(workers, classes, profiles, rates, gate, fleet.drain_s, spec.seed, spec.delta)
+
+
+def _full_rates(fleet: FleetSpec, profiles: Mapping[str, ModelProfile]) -> dict[tuple[str, str], float]:
+    """Return the service units per second of a full worker, by its kind and each model that is requested."""
+    rates = dict[tuple[str, str], float]()
     for worker in fleet.workers:
         for model, loadable in worker.models.items():
             if model in profiles and (worker.kind, model) not in rates:
                 rates[worker.kind, model] = full_rate_per_s(loadable.profile, loadable.slots, profiles[model])
-    gate = (spec.gate or GateSpec(1)).completed({**spec.workload.weights, **spec.weights}, spec.workload.tiers)
-    return Surroundings(workers, classes, profiles, rates, gate, fleet.drain_s, spec.seed, spec.delta)
+    return rates
 
 
 class SimulatedFleet:

@@ -122,7 +122,8 @@ class FleetSpec:
         SloClasses(self.classes).rank(self.default_class)
         for failure in self.failures:
             if failure.worker not in names:
-                raise ValueError(f"a failure is of {failure.worker!r}, which is no worker")
+                known = ", ".join(names)[:200]
+                raise ValueError(f"a failure is of {failure.worker!r}, which is no worker; there are {known}")
         if problem := _overlap(self.failures):
             raise ValueError(problem)
 
