@@ -33,7 +33,7 @@ from headgate.cli.simulate_tables import mean_with_spread, new_table, open_conso
 from headgate.cli.terminal.output import progress
 from headgate.simulator.fleet.planners.registry import PLANNERS
 from headgate.simulator.fleet.run import check_fleet_run, most_service_per_s
-from headgate.simulator.fleet.spec import read_fleet
+from headgate.simulator.fleet.spec import FleetSpec, read_fleet
 from headgate.simulator.gates.spec import FleetGateFile, GateSpec, read_gate
 from headgate.simulator.measures.collector import Measures
 from headgate.simulator.parallel import Processes
@@ -86,11 +86,14 @@ def _specs(options: SimulateOptions) -> list[RunSpec]:
     check_gate(options.gate)
     policies = policy_names(choose_policy(options, DEFAULT_POLICY), "", "weighted")
     check_numbers(options)
-    gate = _gate(options)
+    fleet = read_fleet(options.fleet)
+    gate = _gate(options, fleet)
+    if gate is not None and gate.classes is not None:
+        fleet = replace(fleet, classes=gate.classes.ordered, default_class=gate.classes.usual.name)
     if options.report is not None:
         check_writable(options.report, "--report")
         check_installed()
-    fleet, workload = read_fleet(options.fleet), open_workload(options.trace or [], parse_columns(options.columns))
+    workload = open_workload(options.trace or [], parse_columns(options.columns))
     first = RunSpec(
         workload,
         policies[0],
@@ -112,14 +115,14 @@ def _specs(options: SimulateOptions) -> list[RunSpec]:
     return specs
 
 
-def _gate(options: SimulateOptions) -> GateSpec | None:
+def _gate(options: SimulateOptions, fleet: FleetSpec) -> GateSpec | None:
     order = options.order or DEFAULT_ORDER
     check_order(order)
     if options.tenants is None and options.order is None:
         return None
     if options.tenants is None:
         return GateSpec(1, order)
-    gate = read_gate(options.tenants, order=order, kind=FleetGateFile)
+    gate = read_gate(options.tenants, order=order, kind=FleetGateFile, classes=[each.name for each in fleet.classes])
     if gate.throttling is not None:
         raise ConfigurationError(f"{options.tenants}: throttling does not apply with --fleet: leave it out")
     return gate

@@ -84,7 +84,7 @@ def simulate_fleet(spec: RunSpec) -> Run:
     classes = SloClasses(fleet.classes)
     planner = PLANNERS[spec.planner](_surroundings(spec, workers, classes))
     collector = FleetCollector(WEIGHTED_TOKENS, spec.workload.last_arrival_s)
-    place = _make_place(fleet, classes)
+    place = _make_place(fleet, classes, spec.gate)
     drive(spec.workload, SimulatedFleet(workers, planner, place, fleet.longest_drain_s, fleet.failures), collector)
     return replace(
         run_of(
@@ -136,12 +136,14 @@ def _engine_maker(spec: RunSpec, used: Mapping[str, RangeNotes]) -> EngineMaker:
     return made
 
 
-def _make_place(fleet: FleetSpec, classes: SloClasses) -> Callable[[SimRequest], None]:
+def _make_place(fleet: FleetSpec, classes: SloClasses, gate: GateSpec | None) -> Callable[[SimRequest], None]:
     """Return what sets the model, the SLO class and the due time of a request."""
     default_model = fleet.models[0]
+    of_tenants = {} if gate is None else {name: each.slo_class for name, each in gate.tenants.items() if each.slo_class}
 
     def place(request: SimRequest) -> None:
-        slo_class = classes.named(request.arrival.slo_class or fleet.default_class)
+        arrival = request.arrival
+        slo_class = classes.named(arrival.slo_class or of_tenants.get(arrival.tenant, fleet.default_class))
         request.model, request.slo_class = request.arrival.model or default_model, slo_class.name
         request.due_s = slo_class.due_at(request.release_s)
 

@@ -49,12 +49,12 @@ def verdict(by_planner: Sequence[Sequence[Run]]) -> str:
     )
     named = "" if len(best) > 1 else f", {worst[best[0]][1]},"
     return (
-        f"Under {_listed(best)} the worst-off tenant{named} has {most:.1%} of its first tokens in time"
+        f"Under {_in_words(best)} the worst-off tenant{named} has {most:.1%} of its first tokens in time"
         f"{f', the most of {len(worst)} planners: {others}' if others else ''}."
     )
 
 
-def _listed(names: Sequence[str]) -> str:
+def _in_words(names: Sequence[str]) -> str:
     *others, last = names
     return f"{', '.join(others)} and {last}" if others else last
 
@@ -153,12 +153,12 @@ def _planners(by_planner: Sequence[Sequence[Run]]) -> str:
     texts = "".join(
         f"<p>{escape(_name(runs))}: {text}</p>"
         for runs in by_planner
-        for text in filter(None, (_rejected(runs[0]), forecast_text(runs[0]), waits_text(runs[0])))
+        for text in filter(None, (_reasons(runs[0]), forecast_text(runs[0]), waits_text(runs[0])))
     )
     return f"<section><h2>Planners</h2>{table(headings, rows)}{texts}</section>\n"
 
 
-def _rejected(run: Run) -> str:
+def _reasons(run: Run) -> str:
     reasons = rejections_text(run)
     return f"Not served: {reasons}." if reasons else ""
 
@@ -166,7 +166,7 @@ def _rejected(run: Run) -> str:
 def _tenants(by_planner: Sequence[Sequence[Run]]) -> str:
     rows = [
         [
-            *_measured(tenant, runs, lambda run: run.tenants),
+            *_cells_of(tenant, runs, lambda run: run.tenants),
             f"{fmean(run.shares[tenant] for run in runs):.1%}",
             f"{fmean(run.swap_charges.get(tenant, 0.0) for run in runs):,.0f}" if _charges(runs) else "–",
         ]
@@ -188,7 +188,7 @@ def _models(by_planner: Sequence[Sequence[Run]]) -> str:
     if len(models) < 2:
         return ""
     rows = [
-        [*_measured(model, runs, lambda run: run.models), f"{fmean(run.loads.get(model, 0) for run in runs):,.0f}"]
+        [*_cells_of(model, runs, lambda run: run.models), f"{fmean(run.loads.get(model, 0) for run in runs):,.0f}"]
         for model in models
         for runs in by_planner
     ]
@@ -201,7 +201,7 @@ def _models(by_planner: Sequence[Sequence[Run]]) -> str:
 _MEASURED = ("planner", "requests", "served", "in time", "late", "TTFT P50", "TTFT P99", "service")
 
 
-def _measured(key: str, runs: Sequence[Run], parts: Callable[[Run], Mapping[str, Measures]]) -> list[str]:
+def _cells_of(key: str, runs: Sequence[Run], parts: Callable[[Run], Mapping[str, Measures]]) -> list[str]:
     """Return the cells that tenants and models both have."""
     every = [parts(run)[key] for run in runs]
     return [

@@ -75,6 +75,32 @@ def test_weights_decide_also_while_no_planner_makes_plans(folder: Path, capsys: 
     assert "Shares matter only to the planners no-plan and plan." in capsys.readouterr().err
 
 
+def test_the_class_of_a_tenant_is_that_of_its_requests_without_one(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file of tenants is also that of `headgate serve --fleet`. Its own classes stand in place of the fleet's."""
+    classes = (
+        "classes: {soon: {first_token_s: 5}, later: {first_token_s: 50}, night: {first_token_s: 90, deferred: true}}\n"
+    )
+    (folder / "classes.yaml").write_text(FLEET.replace("classes: {interactive: {first_token_s: 10}}\n", classes))
+    file, rows = folder / "classed.yaml", "0,a,9,9,\n0,b,9,9,night\n0,c,9,9,\n"
+    (folder / "named.csv").write_text(f"{HEADER},slo_class\n{rows}")
+    file.write_text("tenants: {a: {slo_class: soon}, b: {slo_class: soon}, c: {}}\n")
+
+    def classes_of(*arguments: str) -> dict[str, int]:
+        found = run(folder, capsys, "named.csv", *arguments, fleet="classes.yaml")["classes"]
+        return {name: each["requests"] for name, each in found.items()}
+
+    assert classes_of() == {"later": 2, "night": 1}
+    assert classes_of("--tenants", str(file)) == {"later": 1, "night": 1, "soon": 1}
+    file.write_text("tenants: {a: {slo_class: x}}\nslo_classes: {x: {first_token_s: 1}, night: {first_token_s: 2}}\n")
+    assert classes_of("--tenants", str(file)) == {"night": 2, "x": 1}
+    file.write_text("tenants: {a: {slo_class: x}}\n")
+    where = ("--fleet", str(folder / "classes.yaml"), "--planner", "plan", "--tenants", str(file))
+    assert headgate("simulate", str(folder / "named.csv"), *where) == 2
+    assert "which slo_classes lacks; there are: soon, later, night" in capsys.readouterr().err
+
+
 def test_guarantees_above_what_the_fleet_computes_are_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = ("--fleet", str(folder / "fleet.yaml"), "--planner", "static", "--processes", "1")
     for rate, is_said in ((1_000, False), (20_000, True)):
