@@ -1,4 +1,4 @@
-"""A worker's capacity: the service per second that it delivered while its queue was not empty."""
+"""A worker's capacity: the service per second that it delivered while it had as many requests as it takes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class MeasuredCapacity:
     def observe(self, now: float, served: float, *, saturated: bool) -> float:
         """Add a heartbeat's observation and return the new estimate, in service units per second.
 
-        `served`: service units since the engine started. `saturated`: requests are waiting.
+        `served`: service units since the engine started. `saturated`: requests wait in the engine, or all slots of the
+        worker are taken.
 
         The estimate is the highest rate between two consecutive observations within the window. Only intervals that
         start and end saturated count, and the highest rate is taken, because the worker may have been idle for a part
