@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
 from headgate.simulator.engines.profile import FittedOn, load_profile
+from headgate.simulator.report.fleet_page import verdict
 from tests.unit.cli.command import headgate
 
 FLEET = """
@@ -233,6 +235,18 @@ def test_planners_that_serve_their_worst_off_tenant_equally_well_share_the_verdi
     assert (
         "Under plan (vtc) and qlm (vtc) the worst-off tenant has 100.0% of its first tokens in time, the most of 3 "
         "planners: under static (vtc) b has 0.0%." in page.read_text()
+    )
+
+
+def test_parts_that_look_equal_are_equal() -> None:
+    def of(planner: str, in_time: float) -> list[Any]:
+        return [SimpleNamespace(planner=planner, policy="vtc", tenants={"t": SimpleNamespace(in_time=in_time)})]
+
+    assert verdict([of("edf", 0.9996), of("plan", 1.0)]) == (
+        "Under edf (vtc) and plan (vtc) the worst-off tenant has 100.0% of its first tokens in time."
+    )
+    assert verdict([of("edf", 0.998), of("plan", 1.0)]).startswith(
+        "Under plan (vtc) the worst-off tenant, t, has 100.0%"
     )
 
 
