@@ -72,8 +72,8 @@ def test_weights_decide_also_while_no_planner_makes_plans(folder: Path, capsys: 
         in_time.append(json.loads(printed.out)["runs"][0]["tenants"]["small"]["in_time"])
         assert "Shares matter only" not in printed.err
     assert in_time[0] > in_time[1] + 0.3
-    where = ("--fleet", str(folder / "fleet.yaml"), "--planner", "qlm", "--processes", "1")
-    assert headgate("simulate", str(folder / "light.csv"), *where, "--weights", "only=2") == 0
+    usual = ("--fleet", str(folder / "fleet.yaml"), "--planner", "qlm", "--processes", "1")
+    assert headgate("simulate", str(folder / "light.csv"), *usual, "--weights", "only=2") == 0
     assert "Shares matter only to the planners no-plan and plan." in capsys.readouterr().err
 
 
