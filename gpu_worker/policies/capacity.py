@@ -45,8 +45,8 @@ class MeasuredCapacity:
         for now, served, saturated in self._observed:
             if not saturated:
                 start = None
-            elif start is None:
+            elif start is None or now == start[0]:
                 start = now, served
-            elif now - start[0] >= self.stretch_s and now > start[0]:
+            elif now - start[0] >= self.stretch_s:
                 yield (served - start[1]) / (now - start[0])
                 start = now, served
