@@ -41,7 +41,7 @@ from headgate.simulator.report.drawing import check_installed
 from headgate.simulator.run import Run, RunSpec, as_json, fleet_spread_of, forecast_text, rejections_text, waits_text
 from headgate.simulator.simulate import simulate as simulate_one
 from headgate.workloads.columns import parse_columns
-from headgate.workloads.sources import open_workload
+from headgate.workloads.sources import Workload, open_workload
 
 _APPLY = frozenset({
     "trace", "columns", "policy", "fleet", "planner", "weights", "gate", "tenants", "order", "seed", "seeds", "jitter",
@@ -110,7 +110,7 @@ def _specs(options: SimulateOptions) -> list[RunSpec]:
     ]
     for spec in specs[:: options.seeds]:
         check_fleet_run(spec)
-    for note in _notes(options, first, names):
+    for note in (*_notes(options, first, names), *_late_failures(fleet, workload)):
         sys.stderr.write(f"note: {note}\n")
     return specs
 
@@ -144,6 +144,16 @@ def _notes(options: SimulateOptions, spec: RunSpec, planners: Sequence[str]) -> 
     if options.seeds > 1 and not options.jitter:
         notes.append("Without --jitter, seeds differ only for planners and policies that draw random numbers.")
     return notes
+
+
+def _late_failures(fleet: FleetSpec, workload: Workload) -> list[str]:
+    """Return notes about failures that come when no request is left to arrive."""
+    last_s = workload.last_arrival_s
+    return [
+        f"Worker {each.worker!r} fails at {each.at_s:g} s, and the last request arrives at {last_s:g} s."
+        for each in fleet.failures
+        if each.at_s > last_s
+    ]
 
 
 def _print_runs(by_planner: Sequence[Sequence[Run]]) -> None:

@@ -149,6 +149,12 @@ def test_a_worker_that_fails_makes_requests_late(folder: Path, capsys: pytest.Ca
     failing = run(folder, capsys, "light.csv", fleet="failing.yaml")
     assert failing["all"]["served"] == 60
     assert failing["all"]["in_time"] < 0.7
+    (folder / "failing.yaml").write_text(
+        FLEET + "failures: [{worker: a, at_s: 59, for_s: 3}, {worker: b, at_s: 60, for_s: 3}]\n"
+    )
+    where = ("--fleet", str(folder / "failing.yaml"), "--planner", "edf", "--processes", "1")
+    assert headgate("simulate", str(folder / "light.csv"), *where) == 0
+    assert capsys.readouterr().err == "note: Worker 'b' fails at 60 s, and the last request arrives at 59 s.\n"
 
 
 TWO_MODELS = """
