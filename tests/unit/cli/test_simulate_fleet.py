@@ -239,8 +239,8 @@ def test_planners_that_serve_their_worst_off_tenant_equally_well_share_the_verdi
     assert headgate("simulate", str(folder / "few.csv"), *where, "plan,static,qlm") == 0
     capsys.readouterr()
     assert (
-        "Under plan (vtc) and qlm (vtc) the worst-off tenant has 100.0% of its first tokens in time, the most of 3 "
-        "planners: under static (vtc) b has 0.0%." in page.read_text()
+        "Under plan (vtc) and qlm (vtc) every first token of every tenant is in time; under static (vtc) b has 0.0%."
+        in page.read_text()
     )
 
 
@@ -248,11 +248,14 @@ def test_parts_that_look_equal_are_equal() -> None:
     def of(planner: str, in_time: float) -> list[Any]:
         return [SimpleNamespace(planner=planner, policy="vtc", tenants={"t": SimpleNamespace(in_time=in_time)})]
 
-    assert verdict([of("edf", 0.9996), of("plan", 1.0)]) == (
-        "Under edf (vtc) and plan (vtc) the worst-off tenant has 100.0% of its first tokens in time."
+    assert verdict([of("edf", 0.9796), of("plan", 0.98)]) == (
+        "Under edf (vtc) and plan (vtc) the worst-off tenant, t, has 98.0% of its first tokens in time."
     )
-    assert verdict([of("edf", 0.998), of("plan", 1.0)]).startswith(
-        "Under plan (vtc) the worst-off tenant, t, has 100.0%"
+    assert verdict([of("edf", 0.9996), of("plan", 1.0)]) == (
+        "Under plan (vtc) every first token of every tenant is in time; under edf (vtc) t has 99.9%."
+    )
+    assert verdict([of("edf", 0.978), of("plan", 0.98)]).startswith(
+        "Under plan (vtc) the worst-off tenant, t, has 98.0%"
     )
 
 
@@ -297,7 +300,10 @@ def test_the_report_has_the_verdict_and_the_data(folder: Path, capsys: pytest.Ca
     assert "\nplan,vtc,0,small,60,60," in text
     assert "The load is above what the fleet can serve: it was busy after the last arrival for" in text
     assert headgate("simulate", str(folder / "light.csv"), *where) == 0
-    assert "above what the fleet can serve" not in page.read_text()
+    text = page.read_text()
+    assert "above what the fleet can serve" not in text
+    assert "Under fcfs (vtc) and plan (vtc) every first token of every tenant is in time." in text
+    assert "tenant,planner,first tokens in time (%),&quot;time to first token, p99 (s)&quot;" in text
 
 
 @pytest.mark.parametrize(
