@@ -10,6 +10,7 @@ the planner decides on the state of that moment.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf, nextafter
@@ -26,6 +27,7 @@ from headgate.simulator.engines.interface import Jitter, Observer, SimulatedEngi
 from headgate.simulator.engines.registry import make_engine
 from headgate.simulator.fleet.planners.interface import (
     Dispatch,
+    ModelProfile,
     Planner,
     Preempt,
     Refuse,
@@ -64,6 +66,16 @@ def check_fleet_run(spec: RunSpec) -> None:
             )
 
 
+def most_service_per_s(spec: RunSpec) -> float:
+    """Return the service units per second if every worker is full all the time, each with its fastest model."""
+    fleet = _fleet_of(spec)
+    rates = _full_rates(fleet, profiles_of(spec.workload, fleet.models[0]))
+    return sum(
+        max((rates[worker.kind, model] for model in worker.models if (worker.kind, model) in rates), default=0.0)
+        for worker in fleet.workers
+    )
+
+
 def simulate_fleet(spec: RunSpec, collector: Collector | None = None) -> Run:
     """Run the workload until its last request has ended. `collector`: used instead of a new one. Raises KeyError for an
     unknown planner."""
@@ -73,7 +85,7 @@ def simulate_fleet(spec: RunSpec, collector: Collector | None = None) -> Run:
     classes = SloClasses(fleet.classes)
     planner = PLANNERS[spec.planner](_surroundings(spec, workers, classes))
     collector = collector or FleetCollector(WEIGHTED_TOKENS, spec.workload.last_arrival_s)
-    place = _make_place(fleet, classes)
+    place = _make_place(fleet, classes, spec.gate)
     drive(spec.workload, SimulatedFleet(workers, planner, place, fleet.longest_drain_s, fleet.failures), collector)
     return replace(
         run_of(
@@ -83,13 +95,20 @@ def simulate_fleet(spec: RunSpec, collector: Collector | None = None) -> Run:
             outside_fit=tuple(f"{name}: {said}" for name, notes in used.items() for said in notes.sentences()),
         ),
         last_arrival_s=spec.workload.last_arrival_s,
-        swaps=sum(worker.swaps for worker in workers),
+        loads=_loads_of(workers),
         swapping_s=sum(worker.swapping_s for worker in workers),
         moves=planner.moves,
         waits=planner.waits,
         forecasts={} if planner.forecasts is None else dict(sorted(planner.forecasts.tenants.items())),
         swap_charges=dict(sorted(planner.swap_charges.items())),
     )
+
+
+def _loads_of(workers: Sequence[SimulatedWorker]) -> dict[str, int]:
+    whole: Counter[str] = Counter()
+    for worker in workers:
+        whole.update(worker.loads)
+    return dict(sorted(whole.items()))
 
 
 def _fleet_of(spec: RunSpec) -> FleetSpec:
@@ -118,12 +137,14 @@ def _engine_maker(spec: RunSpec, used: Mapping[str, RangeNotes]) -> EngineMaker:
     return made
 
 
-def _make_place(fleet: FleetSpec, classes: SloClasses) -> Callable[[SimRequest], None]:
+def _make_place(fleet: FleetSpec, classes: SloClasses, gate: GateSpec | None) -> Callable[[SimRequest], None]:
     """Return what sets the model, the SLO class and the due time of a request."""
     default_model = fleet.models[0]
+    of_tenants = {} if gate is None else {name: each.slo_class for name, each in gate.tenants.items() if each.slo_class}
 
     def place(request: SimRequest) -> None:
-        slo_class = classes.named(request.arrival.slo_class or fleet.default_class)
+        arrival = request.arrival
+        slo_class = classes.named(arrival.slo_class or of_tenants.get(arrival.tenant, fleet.default_class))
         request.model, request.slo_class = request.arrival.model or default_model, slo_class.name
         request.due_s = slo_class.due_at(request.release_s)
 
@@ -133,13 +154,19 @@ def _make_place(fleet: FleetSpec, classes: SloClasses) -> Callable[[SimRequest],
 def _surroundings(spec: RunSpec, workers: Sequence[SimulatedWorker], classes: SloClasses) -> Surroundings:
     fleet = _fleet_of(spec)
     profiles = profiles_of(spec.workload, fleet.models[0])
-    rates = {}
+    rates = _full_rates(fleet, profiles)
+    gate = (spec.gate or GateSpec(1)).completed({**spec.workload.weights, **spec.weights}, spec.workload.tiers)
+    return Surroundings(workers, classes, profiles, rates, gate, fleet.drain_s, spec.seed, spec.delta)
+
+
+def _full_rates(fleet: FleetSpec, profiles: Mapping[str, ModelProfile]) -> dict[tuple[str, str], float]:
+    """Return the service units per second of a full worker, by its kind and each model that is requested."""
+    rates = dict[tuple[str, str], float]()
     for worker in fleet.workers:
         for model, loadable in worker.models.items():
             if model in profiles and (worker.kind, model) not in rates:
                 rates[worker.kind, model] = full_rate_per_s(loadable.profile, loadable.slots, profiles[model])
-    gate = (spec.gate or GateSpec(1)).completed({**spec.workload.weights, **spec.weights}, spec.workload.tiers)
-    return Surroundings(workers, classes, profiles, rates, gate, fleet.drain_s, spec.seed, spec.delta)
+    return rates
 
 
 class SimulatedFleet:

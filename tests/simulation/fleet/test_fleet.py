@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf, nan
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.model.errors import ConfigurationError
+from dispatcher.policies.planning.plan import Plan, make_plan
+from dispatcher.shard.alone import EPOCH
 from headgate.simulator.engines.profile import load_profile
+from headgate.simulator.fleet.planners import plan
 from headgate.simulator.fleet.planners.registry import PLANNERS
 from headgate.simulator.fleet.run import check_fleet_run
 from headgate.simulator.fleet.spec import FleetSpec, Loadable, WorkerOutage, WorkerSpec
@@ -50,6 +54,23 @@ def test_every_request_ends_once(
     assert sum(part.requests for part in run.classes.values()) == len(rows)
     assert sum(part.requests for part in run.tenants.values()) == len(rows)
     assert run.swapping_s == 2.0 * run.swaps
+
+
+def test_no_plan_is_made_while_all_workers_are_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They fail at 5 s and load again from 105 s on, for 2 s. Then the waiting requests are served."""
+    planned_s = []
+
+    def noted(backlogs: Any, workers: Any, now: float, **options: Any) -> Plan:
+        planned_s.append(now - EPOCH)
+        return make_plan(backlogs, workers, now, **options)
+
+    monkeypatch.setattr(plan, "make_plan", noted)
+    fleet = fleet_of(2, "abc")
+    fleet = replace(fleet, failures=tuple(WorkerOutage(worker.name, 5.0, 100.0) for worker in fleet.workers))
+    rows = [(0.3 * n, "xy"[n % 2], "abc"[n % 3], "normal", 20) for n in range(40)]
+    assert simulate(RunSpec(requests_of(rows), "fcfs", fleet, planner="plan")).all.served == len(rows)
+    assert [at_s for at_s in planned_s if 5.0 < at_s < 107.0] == []
+    assert min(planned_s) < 5.0 < 107.0 < max(planned_s)
 
 
 @pytest.mark.parametrize("planner", sorted(PLANNERS))

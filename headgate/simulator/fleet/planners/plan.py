@@ -1,8 +1,8 @@
 """headgate's own planner: the production's plan of models (policies/planning) and the production's gate for dispatch.
 
-The plan is made again at most every _PLAN_S seconds while requests wait. The gate orders its swaps, and those to models
-that the plan leaves out for long ((shard/swapping.py)). It also decides which request gets a free slot, among those
-for the loaded models: BWFQ with due times (policies/orders/slack_index.py).
+The plan is made again at most every _PLAN_S seconds while requests wait, unless all workers have failed. The gate
+orders its swaps, and those to models that the plan leaves out for long ((shard/swapping.py)). It also decides which
+request gets a free slot, among those for the loaded models: BWFQ with due times (policies/orders/slack_index.py).
 
 Output lengths and rates of arrivals are learned as in production, from the past of the run. The rates of full workers
 and the seconds of swaps come from the profiles.
@@ -228,15 +228,19 @@ class ProductionPlanner(Planner):
         self._gate.on_ended(request, now_s)
 
     def next_s(self) -> float:
-        return self._planned_s + _PLAN_S if self._grouped else inf
+        return self._planned_s + _PLAN_S if self._grouped and self._has_worker() else inf
 
     def actions(self, now_s: float) -> Iterator[Action]:
         self._gate.report(now_s)
         self._note_loaded(now_s)
-        if self._grouped and now_s >= self._planned_s + _PLAN_S:
+        if self._grouped and now_s >= self._planned_s + _PLAN_S and self._has_worker():
             self._plan(now_s)
         if self._gate.has_decided:
             yield from self._gate_actions()
+
+    def _has_worker(self) -> bool:
+        """Return whether a worker is there. Without one nothing can be decided, and production makes no plan either."""
+        return not all(worker.is_away for worker in self.workers)
 
     def _gate_actions(self) -> Iterator[Action]:
         """Yield the gate's dispatches and orders to swap."""
