@@ -94,8 +94,8 @@ _LOADED_FIRST = (
 )
 _FLEET = "YAML file of a fleet: workers that load one of several models at a time, and SLO classes. Needs --planner."
 _PLANNER = (
-    "Who plans the fleet: fcfs, edf, round-robin, static, shepherd, qlm, plan or no-plan. Separate several with "
-    "commas. Needs --fleet."
+    "Who plans the fleet: fcfs, edf, round-robin, static, static-seen, shepherd, qlm, plan or no-plan. Separate "
+    "several with commas. Needs --fleet."
 )
 _PROCESSES = "Parallel processes. Default: CPU count."
 _REPORT = "Write a page with plots to this FILE.html."

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from heapq import nsmallest
 from math import inf, nextafter
 from random import Random
 
@@ -31,6 +30,7 @@ from headgate.simulator.fleet.planners.interface import (
     ModelProfile,
     Planner,
     Preempt,
+    Refuse,
     Surroundings,
     full_rate_per_s,
     profiles_of,
@@ -39,7 +39,7 @@ from headgate.simulator.fleet.planners.registry import PLANNERS
 from headgate.simulator.fleet.spec import FleetSpec, Loadable, WorkerOutage
 from headgate.simulator.fleet.worker import EngineMaker, SimulatedWorker
 from headgate.simulator.gates.spec import GateSpec
-from headgate.simulator.measures.collector import FleetCollector
+from headgate.simulator.measures.collector import Collector, FleetCollector
 from headgate.simulator.requests import SimRequest
 from headgate.simulator.run import Run, RunSpec, run_of
 
@@ -76,14 +76,15 @@ def most_service_per_s(spec: RunSpec) -> float:
     )
 
 
-def simulate_fleet(spec: RunSpec) -> Run:
-    """Run the workload until its last request has ended. Raises KeyError for an unknown planner."""
+def simulate_fleet(spec: RunSpec, collector: Collector | None = None) -> Run:
+    """Run the workload until its last request has ended. `collector`: used instead of a new one. Raises KeyError for an
+    unknown planner."""
     fleet = _fleet_of(spec)
     used = _range_notes(fleet)
     workers = tuple(SimulatedWorker(worker, _engine_maker(spec, used)) for worker in fleet.workers)
     classes = SloClasses(fleet.classes)
     planner = PLANNERS[spec.planner](_surroundings(spec, workers, classes))
-    collector = FleetCollector(WEIGHTED_TOKENS, spec.workload.last_arrival_s)
+    collector = collector or FleetCollector(WEIGHTED_TOKENS, spec.workload.last_arrival_s)
     place = _make_place(fleet, classes, spec.gate)
     drive(spec.workload, SimulatedFleet(workers, planner, place, fleet.longest_drain_s, fleet.failures), collector)
     return replace(
@@ -207,9 +208,11 @@ class SimulatedFleet:
         """Raises RuntimeError if requests wait and nothing will ever happen: an error of the planner."""
         while self._open and not self._ended:
             failure_s = self._failures[-1].at_s if self._failures else inf
-            timer_s = min(min(worker.due_s for worker in self._workers), self._planner.next_s(), failure_s)
-            first, *others = nsmallest(2, range(len(self._workers)), key=self._next_s.__getitem__)
-            soonest_s = self._next_s[first]
+            timer_s = min(self._planner.next_s(), failure_s)
+            for worker in self._workers:
+                if worker.due_s < timer_s:
+                    timer_s = worker.due_s
+            first, soonest_s, other_s = self._soonest()
             if until_s <= min(timer_s, soonest_s):
                 if until_s == inf:
                     raise RuntimeError(f"{self._open} requests wait, and the planner does nothing")
@@ -219,10 +222,19 @@ class SimulatedFleet:
                 self.now_s = max(self.now_s, timer_s)
                 self._act()
             else:
-                other_s = self._next_s[others[0]] if others else inf
                 self._run(first, max(min(until_s, timer_s, other_s), nextafter(soonest_s, inf)))
         ended, self._ended = self._ended, []
         return ended
+
+    def _soonest(self) -> tuple[int, float, float]:
+        """Return the number of the worker with the next event, its time, and that of the next event of another."""
+        first, soonest_s, other_s = 0, self._next_s[0], inf
+        for number, next_s in enumerate(self._next_s):
+            if next_s < soonest_s:
+                first, soonest_s, other_s = number, next_s, soonest_s
+            elif next_s < other_s and number:
+                other_s = next_s
+        return first, soonest_s, other_s
 
     def _run(self, number: int, until_s: float) -> None:
         worker = self._workers[number]
@@ -249,6 +261,9 @@ class SimulatedFleet:
                     self._dispatch(action.request, action.worker)
                 elif isinstance(action, Preempt):
                     self._preempt(action.worker)
+                elif isinstance(action, Refuse):
+                    action.request.rejected = action.reason
+                    self._finish([action.request])
                 else:
                     action.worker.swap(action.model, self.now_s, self._drain_s)
 

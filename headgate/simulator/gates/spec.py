@@ -60,7 +60,8 @@ _UNNAMED_TENANT = GateTenant()
 class GateSpec:
     """`deadline_s`: the longest wait from arrival to dispatch. `tiers`, `throttling`: as in ShardSettings; None leaves
     them out. `shards`: of the pool; each has some of the tenants, and as many of the slots as its calls need.
-    `swap_charge`: of a fleet, as in ShardSettings. `classes`: in place of the fleet's; None: the fleet has them.
+    `swap_charge`: of a fleet, as in ShardSettings. `announces_waits`: as there; False makes a run cheaper that reads no
+    announced wait and has no deadlines. `classes`: in place of the fleet's; None: the fleet has them.
     Raises ValueError for an unknown order or a number of slots or shards out of range."""
 
     slots: int
@@ -71,6 +72,7 @@ class GateSpec:
     throttling: ThrottleLimits | None = None
     shards: int = 1
     swap_charge: float = SWAP_CHARGE
+    announces_waits: bool = True
     classes: SloClasses | None = None
 
     def __post_init__(self) -> None:
@@ -93,7 +95,7 @@ class GateSpec:
     def shard_settings(self, service: ServiceFunction) -> ShardSettings:
         return ShardSettings(
             order=self.order, service=service, tiers=self.tiers, throttling=self.throttling, is_sharded=self.shards > 1,
-            swap_charge=self.swap_charge,
+            swap_charge=self.swap_charge, announces_waits=self.announces_waits,
         )  # fmt: skip
 
     def tenant(self, name: str) -> GateTenant:
