@@ -78,6 +78,9 @@ class EngineProfile(Strict):
     """Most prompt tokens admitted in one attempt. A longer prompt is prefilled alone."""
     prompt_extra_tokens: Annotated[int, Field(ge=0)] = 0
     """Tokens that the server adds to each prompt. They are computed and held, but charged to no tenant."""
+    tenant_tokens: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    """KV tokens that each tenant with a request in the batch takes from the pool: the room that the VTC artifact's server
+    keeps for the tenant's adapter. Only for prefill in steps of its own."""
     batch_max: _Tokens | None = None
     """Most requests that run at once; None: as many as fit the pool."""
     chunk_tokens: _Tokens | None = None

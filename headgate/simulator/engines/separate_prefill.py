@@ -46,7 +46,7 @@ class SeparatePrefillEngine(SimulatedEngine):
 
     def _set_up(self) -> None:
         profile = self.profile
-        self._kv = KvPeak(profile.pool_tokens, profile.batch_max)
+        self._kv = KvPeak(profile.pool_tokens, profile.batch_max, profile.tenant_tokens)
         self._steps_between = profile.steps_between_admissions
         self._repeats = profile.repeats_failed_attempts
         self._repeats_each_step = self._repeats or self._steps_between == 1
@@ -122,7 +122,8 @@ class SeparatePrefillEngine(SimulatedEngine):
                 return []
 
     def _could_hold(self, request: SimRequest, prompt: int) -> bool:
-        return prompt + max(request.arrival.output_tokens, 1) < self.profile.pool_tokens
+        profile = self.profile
+        return prompt + max(request.arrival.output_tokens, 1) < profile.pool_tokens - profile.tenant_tokens
 
     def _is_attempt_due(self) -> bool:
         """Return whether the batch has decoded for long enough. Repeated attempts at an empty queue are left out."""
