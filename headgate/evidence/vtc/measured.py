@@ -9,6 +9,12 @@ These tolerances were written down before the first comparison:
 - the same quantiles of whole answers: within 15 % or 1 s
 
 The runs under a profiled cost function are charged by it.
+
+A run under counters with 27 clients is chaotic: once a request is admitted a step earlier, all later ones can change
+places. Whether that explains its figures outside is a claim of its own, also written down before the first look: of
+the figures of the runs with misses, at least 90 % lie between the least and the most of 20 more simulations. In these
+each step has a jitter of 5 % and each simulation a pace of its own, 1 % about that of the profile. If the measured run
+were one more such simulation, 19 of 21 figures (90.5 %) would lie between.
 """
 
 from __future__ import annotations
@@ -41,13 +47,27 @@ A10G, A100 = "a10g-llama2-7b", "a100-llama2-13b"
 FITTED_A100 = ("a100-13b-35000-256.vtc", "a100-13b-35000-768.vtc", "a100-13b-65000-256.fcfs")
 TOTAL_WITHIN = 0.03
 REQUESTS_MIN = 20
-_OURS, _JITTER = 5, 0.05
-"""Simulations of a run with misses that are compared with ours, and the standard deviation of their steps' times."""
+_PACED = (
+    *("prefill_base_s", "prefill_per_token_s"),
+    *("decode_base_s", "decode_per_request_s", "decode_per_kv_token_s"),
+)
+_OURS, _JITTER, _PACE = 20, 0.05, 0.01
+"""Simulations of a run with misses beside the one without jitter, and the standard deviations of their steps' times and
+of the pace of each."""
+BETWEEN_MIN = 0.9
+"""The share of the figures that should lie between those of the simulations."""
 _QUANTILES = (0.50, 0.90, 0.99)
 _WITHIN = {"first tokens": (0.25, 0.5), "whole answers": (0.15, 1.0)}
 """Relative, and seconds; the wider of the two holds."""
-DELIVERY_S = 0.04
+DELIVERY_S = 0.036
+"""From the client until the server's scheduler sees a request: 5 ms where nothing runs, by the first token of the first
+request of `increase.fcfs`. Where a batch runs, one decode step more (31 ms), by its second request: the server's loop
+takes requests from the socket only between two steps, and needs a second pass to queue them."""
+_WARM_S = 0.1
+"""A first prefill that is longer than the profile's by more than this was that of a cold server."""
 BEFORE_REVISION = frozenset({"poisson_short_long_2.vtc"})
+"""The runs of the server that charges once, as the log itself tells: with one charge 1,608 of its 2,147 mini-batches
+follow from what the log has before them, with two 868."""
 _MINIBATCH_TOKENS_MIN = 3072
 
 
@@ -74,7 +94,8 @@ class ComparedFigure:
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
     """`waits`: of each tenant, the mean seconds to the first token, measured and simulated. `among_ours`: of so many
-    figures, each of some simulations with jitter is within the tolerance of that without; only of a run with misses."""
+    figures, each of some simulations with jitter is within the tolerance of that without, and `between`: so many measured
+    figures lie between the least and the most of them; only of a run with misses."""
 
     name: str
     engine: str
@@ -82,6 +103,7 @@ class ComparedRun:
     figures: tuple[ComparedFigure, ...]
     waits: tuple[tuple[float, float], ...]
     among_ours: tuple[int, ...] = ()
+    between: int | None = None
 
     @property
     def within(self) -> int:
@@ -142,6 +164,14 @@ def _read_run(path: Path) -> Iterator[tuple[Arrival, float, float]]:
             yield arrival, float(row["ttft_s"]), float(row["latency_s"])
 
 
+def _warm_up_s(first: tuple[Arrival, float, float], profile: EngineProfile) -> float:
+    """Return how much longer the first prefill of a run took: about a second if the server was just started, as the
+    first request of the log tells, which then is no test of the profile."""
+    arrival, first_s, _ = first
+    longer_s = first_s - DELIVERY_S - profile.prefill_s(arrival.input_tokens + profile.prompt_extra_tokens)
+    return longer_s if longer_s > _WARM_S else 0.0
+
+
 class _RunAnswers(Collector):
     """Keeps the answers of the served requests."""
 
@@ -160,6 +190,7 @@ def compare_run(path: Path, profile: EngineProfile | None = None) -> ComparedRun
     rows = list(_read_run(path))
     measured = [RunAnswer(arrival.tenant, arrival.arrival_s, *seconds) for arrival, *seconds in rows if seconds[1] >= 0]
     arrivals, engine = [arrival for arrival, _, _ in rows], profile or profile_of(path)
+    engine = engine.model_copy(update={"warm_up_s": _warm_up_s(rows[0], engine)})
     simulated = _simulate(path, arrivals, engine, None)
     found = ComparedRun(
         path.stem,
@@ -168,13 +199,25 @@ def compare_run(path: Path, profile: EngineProfile | None = None) -> ComparedRun
         tuple(figures_of(measured, simulated)),
         tuple(_waits(measured, simulated)),
     )
-    if True or not found.misses:
+    if not found.misses:
         return found
-    jittered = [
-        _simulate(path, arrivals, engine, Jitter(Random(f"{path.stem} {number}"), _JITTER)) for number in range(_OURS)
-    ]
-    among_ours = (sum(each.is_within for each in figures_of(simulated, answers)) for answers in jittered)
-    return replace(found, among_ours=tuple(sorted(among_ours)))
+    others = [_simulate(path, arrivals, *_jittered(engine, f"{path.stem} {number}")) for number in range(_OURS)]
+    compared = [[each.simulated for each in figures_of(measured, answers)] for answers in others]
+    between = sum(
+        min(simulated) <= figure.measured <= max(simulated)
+        for figure, *simulated in zip(found.figures, *compared, strict=True)
+    )
+    among_ours = (sum(each.is_within for each in figures_of(simulated, answers)) for answers in others)
+    return replace(found, between=between, among_ours=tuple(sorted(among_ours)))
+
+
+def _jittered(profile: EngineProfile, seed: str) -> tuple[EngineProfile, Jitter]:
+    """Return the profile at a pace of its own, and the jitter of its steps."""
+    random = Random(seed)
+    pace = random.gauss(1.0, _PACE)
+    times = {name: pace * getattr(profile, name) for name in _PACED}
+    curve = tuple((tokens, pace * seconds) for tokens, seconds in profile.prefill_curve)
+    return profile.model_copy(update={**times, "prefill_curve": curve}), Jitter(random, _JITTER)
 
 
 def _simulate(

@@ -55,6 +55,8 @@ class SeparatePrefillEngine(SimulatedEngine):
         self._per_kv_token_s = profile.decode_per_kv_token_s
         self._follows_steps = self._jitter is not None or self._observer.wants_steps
         """Whether each arrival ends a stretch, and steps between attempts that fail are taken one by one."""
+        self._warm_up_s = profile.warm_up_s
+        """What the next prefill takes longer."""
         self._busy_until_s = _IDLE
         """When the prefill or the stretch in progress ends."""
         self._advanced_to_s = 0.0
@@ -240,7 +242,8 @@ class SeparatePrefillEngine(SimulatedEngine):
         """Prefill the admitted requests, which have so many prompt tokens together."""
         profile = self.profile
         self._prefilling = requests
-        seconds = profile.prefill_base_s + profile.prefill_per_token_s * tokens + profile.overhead_s
+        seconds = profile.prefill_s(tokens) + profile.overhead_s + self._warm_up_s
+        self._warm_up_s = 0.0
         self._busy_until_s = self.now_s + seconds * self._jitter_factor(1)
         self._retry_from = self._next_attempt = self._kv.step + self._steps_between
         self._blocked_until = -1
