@@ -154,13 +154,13 @@ def history_of(path: Path) -> BatchHistory:
             arrival.output_tokens,
             arrival.tenant,
         )
-        for arrival, first_s, whole_s in _read_run(path)
+        for arrival, first_s, whole_s in read_run(path)
         if whole_s >= 0
     ]
     return BatchHistory(rows, extra=1, knots=PREFILL_KNOTS if engine_of(path) == A10G else ())
 
 
-def _read_run(path: Path) -> Iterator[tuple[Arrival, float, float]]:
+def read_run(path: Path) -> Iterator[tuple[Arrival, float, float]]:
     """Yield each request with its seconds to the first token and to the end, -1 if it was rejected."""
     with path.open(newline="") as file:
         for row in sorted(csv.DictReader(file), key=lambda row: float(row["arrival_s"])):
@@ -192,7 +192,7 @@ class _RunAnswers(Collector):
 
 def compare_run(path: Path, profile: EngineProfile | None = None) -> ComparedRun:
     """Simulate a run's requests under its own policy, and compare. `profile`: None for that of its machine."""
-    rows = list(_read_run(path))
+    rows = list(read_run(path))
     measured = [RunAnswer(arrival.tenant, arrival.arrival_s, *seconds) for arrival, *seconds in rows if seconds[1] >= 0]
     arrivals, engine = [arrival for arrival, _, _ in rows], profile or profile_of(path)
     engine = engine.model_copy(update={"warm_up_s": _warm_up_s(rows[0], engine)})
@@ -230,12 +230,13 @@ def _simulate(
 ) -> list[RunAnswer]:
     simulated = _RunAnswers()
     delivered = (replace(arrival, arrival_s=arrival.arrival_s + DELIVERY_S) for arrival in arrivals)
-    drive(delivered, make_engine(profile, _policy_of(path.stem, profile), jitter=jitter), simulated)
+    drive(delivered, make_engine(profile, policy_of(path.stem, profile), jitter=jitter), simulated)
     return simulated.answers
 
 
-def _policy_of(run: str, profile: EngineProfile) -> QueuePolicy:
-    """Make the policy of a run, with the charges of the artifact's server (artifact_policy.py)."""
+def policy_of(run: str, profile: EngineProfile, *, changes_charge: bool = False) -> QueuePolicy:
+    """Make the policy of a run, with the charges of the artifact's server (artifact_policy.py). `changes_charge`: it
+    charges once where that server charged twice, and the other way round."""
     name = run.rpartition(".")[2]
     scheduler = name.removesuffix("_profile")
     if scheduler == "fcfs" or scheduler.startswith("rpm"):
@@ -244,7 +245,7 @@ def _policy_of(run: str, profile: EngineProfile) -> QueuePolicy:
         PreciseProfile() if name != scheduler else WEIGHTED_TOKENS,
         extra_tokens=profile.prompt_extra_tokens,
         lifts=scheduler != "lcf",
-        charges_twice=run not in BEFORE_REVISION,
+        charges_twice=(run in BEFORE_REVISION) == changes_charge,
         predict=_predictor_of(scheduler),
     )
 
