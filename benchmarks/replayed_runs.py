@@ -62,7 +62,7 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class MiniBatch:
-    """`step`: the decode step of the run before which it was prefilled. `seen_s`: what has arrived by then is queued."""
+    """`step`: the decode step of the run before which it was prefilled. `seen_s`: arrivals until then are queued."""
 
     requests: tuple[Logged, ...]
     step: int
@@ -132,7 +132,9 @@ class _Steps:
             if before is not None:
                 middle = (self._found[before[1]] + before[2] + self._found[number] + steps) / 2
                 held = sum(
-                    each.prompt + 1 + middle - self._found[begun] for (begun, _), all_of in batch.items() for each in all_of
+                    each.prompt + 1 + middle - self._found[begun]
+                    for (begun, _), all_of in batch.items()
+                    for each in all_of
                 )
                 prefill_s = self._profile.prefill_s(sum(each.prompt for each in group)) if group else 0.0
                 yield _Interval(before, event, time_s - before[0] - prefill_s, running, held)
@@ -225,7 +227,9 @@ class _Replay:
         joins is lifted to a counter of that moment."""
         last = max(each.number for each in batch.requests)
         begin_s, begin, steps = self._seen_s, self._pool.step, batch.step - self._pool.step
-        while self._arriving and (self._arriving[0].arrival.arrival_s <= batch.seen_s or self._arriving[0].number <= last):
+        while self._arriving and (
+            self._arriving[0].arrival.arrival_s <= batch.seen_s or self._arriving[0].number <= last
+        ):
             each = self._arriving.pop(0)
             share = (each.arrival.arrival_s - begin_s) / max(batch.seen_s - begin_s, 1e-9)
             self._decode_until(begin + int(steps * min(max(share, 0.0), 1.0)))
@@ -286,7 +290,9 @@ def main() -> int:
         return 2
     profile = load_profile(A10G)
     without_room = profile.model_copy(update={"tenant_tokens": 0})
-    sys.stdout.write("| run | mini-batches | predicted | other charge | no room | product |\n" + "| --- |" + 5 * " ---: |" + "\n")
+    sys.stdout.write(
+        "| run | mini-batches | predicted | other charge | no room | product |\n" + "| --- |" + 5 * " ---: |" + "\n"
+    )
     for path in logs:
         name = path.stem
         found, count = predict(path, profile, policy_of(name, profile))

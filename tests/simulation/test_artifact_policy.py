@@ -88,4 +88,6 @@ def test_a_prediction_keeps_four_fifths_of_the_last_one_and_its_error_is_given_b
 
 
 def test_the_precise_profile_is_the_printed_one_with_more_digits() -> None:
-    assert PreciseProfile()(100, 200) == pytest.approx(2.1 * 100 + 200 + 0.04 * 100 * 200 + 0.032 * 200**2 + 11.46, rel=0.01)
+    assert PreciseProfile()(100, 200) == pytest.approx(
+        2.1 * 100 + 200 + 0.04 * 100 * 200 + 0.032 * 200**2 + 11.46, rel=0.01
+    )

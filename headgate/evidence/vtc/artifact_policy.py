@@ -2,8 +2,8 @@
 
 Source: Fairness in Serving Large Language Models (OSDI 2024), repository Ying1123/VTC-artifact, slora/server/router:
 vtc_req_queue.py, vtc_pred_len_req_queue.py, vtc_oracle_req_queue.py, lcf_req_queue.py (in S-LoRA), manager.py. Only the
-evidence uses this policy, to compare runs; the product's policies follow the paper. With tenant k, p input tokens as the
-server counts them, q output tokens so far and q' predicted:
+evidence uses this policy, to compare runs; the product's policies follow the paper. With tenant k, p input tokens as
+the server counts them, q output tokens so far and q' predicted:
 
     admission of a request      c_k += h(p, q')                    q' = 0 without prediction
     each decode step, before    c_k += h(p, q) - h(p, q - 1)       if q > q', for each running request
@@ -103,8 +103,8 @@ class ArtifactPolicy(TenantQueuePolicy):
         self._last_prediction[request.tenant] = _KEPT * last + (1 - _KEPT) * output_tokens if last else output_tokens
 
     def _charge_again(self, ended: RequestRecord) -> None:
-        """Charge each request that ran in this step for its last token once more, at the first end of the step. A request
-        that ends with its prefill does so to its mini-batch only: the requests with one token."""
+        """Charge each request that ran in this step for its last token once more, at the first end of the step. A
+        request that ends with its prefill does so to its mini-batch only: the requests with one token."""
         with_prefill = ended.output_tokens == 1
         if not with_prefill and self._ended_at_step == self._steps:
             return

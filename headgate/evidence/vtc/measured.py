@@ -65,9 +65,9 @@ DELIVERY_S = 0.036
 request of `increase.fcfs`. Where a batch runs, one decode step more (31 ms), by its second request: the server's loop
 takes requests from the socket only between two steps, and needs a second pass to queue them."""
 PREFILL_KNOTS = (1, 256, 257, 512, 3072)
-"""Prompt tokens of the mini-batches of the A10G between which a prefill's time is a line. They were chosen after a look at
-`increase.fcfs`, `real.lcf` and `real.vtc_predict`, where 234 tokens take 67 ms and 258 take 120; the seconds at them are
-fitted to the runs under fcfs alone."""
+"""Prompt tokens of the mini-batches of the A10G between which a prefill's time is a line. They were chosen after a look
+at `increase.fcfs`, `real.lcf` and `real.vtc_predict`, where 234 tokens take 67 ms and 258 take 120; the seconds at them
+are fitted to the runs under fcfs alone."""
 _WARM_S = 0.1
 """A first prefill that is longer than the profile's by more than this was that of a cold server."""
 BEFORE_REVISION = frozenset({"poisson_short_long_2.vtc"})
@@ -99,8 +99,8 @@ class ComparedFigure:
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
     """`waits`: of each tenant, the mean seconds to the first token, measured and simulated. `among_ours`: of so many
-    figures, each of some simulations with jitter is within the tolerance of that without, and `between`: so many measured
-    figures lie between the least and the most of them; only of a run with misses."""
+    figures, each of some simulations with jitter is within the tolerance of that without, and `between`: so many
+    measured figures lie between the least and the most of them; only of a run with misses."""
 
     name: str
     engine: str
@@ -305,8 +305,8 @@ _REASONS = {
     ),
     "real": _CHAOS,
     "overload": (
-        "the mini-batches are those of the log (326 and 327, of the same sizes), but this run's server was 1.1 % faster "
-        "than that of the same requests under three other schedulers"
+        "the mini-batches are those of the log (326 and 327, of the same sizes), but this run's server was 1.1 % "
+        "faster than that of the same requests under three other schedulers"
     ),
     "a100-13b-65000": (
         "with 65,000 tokens and requests of 512 and 768, a step took 17 and 10 % less than one with as many tokens of "
@@ -346,8 +346,8 @@ def every_measured_run(setting: Setting) -> Section:
             "The counters are charged as that server does it, which differs from the paper in five points "
             "(headgate/evidence/vtc/artifact_policy.py); all other experiments run the product's policies. A first "
             "prefill of about a second, of a server that was just started, is taken from the log.",
-            f"*Among ours*: {_OURS} more simulations of a run with misses, whose steps have {100 * _JITTER:.0f} % jitter "
-            f"and whose pace differs by {100 * _PACE:.0f} %, are compared with that without in the same way: no "
+            f"*Among ours*: {_OURS} more simulations of a run with misses, whose steps have {100 * _JITTER:.0f} % "
+            f"jitter and whose pace differs by {100 * _PACE:.0f} %, are compared with that without in the same way: no "
             "simulation can be expected to be nearer to the log than these are to each other. *Between*: so many "
             "measured figures lie between the least and the most of these simulations. If the log were one more of "
             "them, 90.5 % would.",
@@ -359,7 +359,17 @@ def every_measured_run(setting: Setting) -> Section:
 
 
 def _runs_table(runs: Sequence[ComparedRun]) -> Table:
-    columns = ("run", "profile", "total s: measured", "ours", "figures", "within", "among ours", "between", "largest miss (s)")
+    columns = (
+        "run",
+        "profile",
+        "total s: measured",
+        "ours",
+        "figures",
+        "within",
+        "among ours",
+        "between",
+        "largest miss (s)",
+    )
     return Table("Measured and simulated", columns, [_row(run) for run in runs])
 
 
@@ -393,8 +403,8 @@ def _check_between(runs: Sequence[ComparedRun]) -> Check:
         between >= BETWEEN_MIN * figures,
         f"{between} of {figures}; of those under counters with 27 clients {between_counters} of {of_counters}",
         reason=(
-            "the runs under counters, for which chance was to be tested, are above it; the simulations of the runs under "
-            "limits, which serve in the order of arrival, are so near to each other that a log some percent away lies "
+            "the runs under counters, for which chance was to be tested, are above it; the simulations of the runs "
+            "under limits, which serve in the order of arrival, are so near to each other that a log some percent away lies "
             "outside"
         ),
     )

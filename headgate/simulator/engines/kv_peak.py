@@ -30,8 +30,8 @@ Admitted = tuple[SimRequest, int]
 
 
 class KvPeak:
-    """`batch_max`: most requests in the batch; None: as many as fit. `tenant_tokens`: what each tenant with a request in
-    the batch takes from the pool."""
+    """`batch_max`: most requests in the batch; None: as many as fit. `tenant_tokens`: what each tenant with a request
+    in the batch takes from the pool."""
 
     def __init__(self, pool_tokens: int, batch_max: int | None = None, tenant_tokens: int = 0) -> None:
         self.pool_tokens = pool_tokens

@@ -67,10 +67,10 @@ class EngineProfile(Strict):
     prefill_base_s: _Seconds
     prefill_per_token_s: _Seconds
     prefill_curve: tuple[tuple[_Tokens, _Seconds], ...] = ()
-    """Prompt tokens of a mini-batch, ascending, and the seconds of its prefill: a matrix product is computed in tiles, so
-    a prefill of 257 tokens can take far longer than one of 256. Other sizes lie on the lines between, beyond the last
-    on its line. Empty, or at least two points; then `prefill_base_s` and `prefill_per_token_s` do not count. Only for
-    prefill in steps of its own."""
+    """Prompt tokens of a mini-batch, ascending, and the seconds of its prefill: a matrix product is computed in tiles,
+    so a prefill of 257 tokens can take far longer than one of 256. Other sizes lie on the lines between, and beyond the
+    last on its line. It has two points or more, and replaces `prefill_base_s` and `prefill_per_token_s`; empty: these
+    two count. Only for prefill in steps of its own."""
     decode_base_s: _Seconds
     decode_per_request_s: _Seconds
     decode_per_kv_token_s: _Seconds
@@ -88,8 +88,8 @@ class EngineProfile(Strict):
     prompt_extra_tokens: Annotated[int, Field(ge=0)] = 0
     """Tokens that the server adds to each prompt. They are computed and held, but charged to no tenant."""
     tenant_tokens: Annotated[int, Field(ge=0, le=1_000_000)] = 0
-    """KV tokens that each tenant with a request in the batch takes from the pool: the room that the VTC artifact's server
-    keeps for the tenant's adapter. Only for prefill in steps of its own."""
+    """KV tokens that each tenant with a request in the batch takes from the pool: the room that the VTC artifact's
+    server keeps for the tenant's adapter. Only for prefill in steps of its own."""
     batch_max: _Tokens | None = None
     """Most requests that run at once; None: as many as fit the pool."""
     chunk_tokens: _Tokens | None = None

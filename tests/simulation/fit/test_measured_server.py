@@ -88,14 +88,12 @@ def test_the_profile_has_the_step_times_that_are_fitted(engine: str) -> None:
     fitted = [path for path in measured_logs(TRACES) if is_fitted(path) and engine_of(path) == engine]
     times = fit_step_times(*map(history_of, fitted)).times
     profile = load_profile(engine)
-    for name in (
-        "decode_base_s",
-        "decode_per_request_s",
-        "decode_per_kv_token_s",
-        "prefill_per_token_s",
-        "prefill_base_s",
-    ):
+    fields = ["decode_base_s", "decode_per_request_s", "decode_per_kv_token_s"]
+    for name in fields if profile.prefill_curve else [*fields, "prefill_per_token_s", "prefill_base_s"]:
         assert getattr(profile, name) == pytest.approx(getattr(times, name), rel=0.001)
+    assert len(profile.prefill_curve) == len(times.prefill_curve)
+    for point, found in zip(profile.prefill_curve, times.prefill_curve, strict=True):
+        assert point == pytest.approx(found, rel=0.001)
 
 
 def test_a_figure_outside_its_tolerance_is_found() -> None:
