@@ -404,8 +404,8 @@ def _check_between(runs: Sequence[ComparedRun]) -> Check:
         f"{between} of {figures}; of those under counters with 27 clients {between_counters} of {of_counters}",
         reason=(
             "the runs under counters, for which chance was to be tested, are above it; the simulations of the runs "
-            "under limits, which serve in the order of arrival, are so near to each other that a log some percent away lies "
-            "outside"
+            "under limits, which serve in the order of arrival, are so near to each other that a log some percent away "
+            "lies outside"
         ),
     )
 
