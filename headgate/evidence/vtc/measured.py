@@ -294,7 +294,7 @@ TURNS = (
 )
 _CHAOS = (
     "27 clients with some tens of requests each: P90 and P99 are of one to six requests. The order is the server's: of "
-    "the mini-batches of these logs, 93 to 99 % follow from the log before them (benchmarks/results/held_out_runs.md). "
+    "the mini-batches of these logs, 89 to 98 % follow from the log before them (benchmarks/results/held_out_runs.md). "
     "But one that differs changes the order for the rest of the run"
 )
 _REASONS = {
