@@ -51,8 +51,8 @@ def read_log(path: Path, columns: Mapping[str, str] | None = None) -> ServerLog:
         with path.open("rb") as file:
             if file.read(1) in (b"{", b"["):
                 raise TraceError(
-                    f"{path} is JSON, and a fit reads a CSV: headgate trace FILE > log.csv makes one from OpenTelemetry's "
-                    "spans and from the results of vllm bench serve"
+                    f"{path} is JSON, and a fit reads a CSV: headgate trace FILE > log.csv makes one from "
+                    "OpenTelemetry's spans and from the results of vllm bench serve"
                 )
             file.seek(0)
             rows = numbered_rows(path, file)
