@@ -154,7 +154,7 @@ def _prices(runs: Mapping[str, Sequence[Run]]) -> list[Check]:
             "{:.1%}".format,
             "standard misses its target in each burst, and the monitor looks back 60 s, which is two bursts: the risk "
             f"does not end, and {min(refused):.0%} to {max(refused):.0%} of background is refused, also with a calm "
-            "interval of 1 s. The source serves background late",
+            "interval of 1 s; if it looks back 10 s, 38% (one seed). The source serves background late",
         ),
         scene.above(
             "shedding saves preemptions: a minute",

@@ -1,8 +1,8 @@
-"""The page of a fleet's runs: a sentence with the verdict, charts and tables by tenant, and the data as CSV."""
+"""The page of a fleet's runs: a sentence with the verdict, charts, tables by tenant and model, and the data as CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from statistics import fmean
@@ -12,13 +12,13 @@ from headgate.simulator.report.drawing import Plot
 from headgate.simulator.report.html import data, document, table, write_whole
 from headgate.simulator.report.page import OVERLOADED
 from headgate.simulator.report.plots import bars_csv, grouped_bars, inline
-from headgate.simulator.run import Run, forecast_text, waits_text
+from headgate.simulator.run import Run, forecast_text, rejections_text, waits_text
 
 _CHARTED_MAX = 12
 """The tenants in a chart: those with the most requests."""
 _HEADINGS = (
     "planner", "policy", "seed", "tenant", "requests", "served", "in_time", "ttft_p50_s", "ttft_p99_s", "service",
-    "lateness_s", "share",
+    "lateness_s", "share", "swap_charge",
 )  # fmt: skip
 
 
@@ -32,13 +32,17 @@ def write(path: Path, by_planner: Sequence[Sequence[Run]]) -> None:
 
 def page(by_planner: Sequence[Sequence[Run]]) -> str:
     """Return the page as HTML. Raises ConfigurationError if matplotlib is not installed."""
-    body = f"{_header(by_planner)}{_charts(by_planner)}{_planners(by_planner)}{_tenants(by_planner)}{_data(by_planner)}"
-    return document(by_planner[0][0].workload, body)
+    sections = (_header, _charts, _planners, _tenants, _models, _data)
+    return document(by_planner[0][0].workload, "".join(section(by_planner) for section in sections))
 
 
 def verdict(by_planner: Sequence[Sequence[Run]]) -> str:
-    """Return which planner serves its worst-off tenant best, in one sentence. Planners that tie are named together."""
-    worst = {_name(runs): min((_in_time(runs, tenant), tenant) for tenant in runs[0].tenants) for runs in by_planner}
+    """Return which planner serves its worst-off tenant best, in one sentence. Planners that tie are named together, and
+    parts that look equal tie."""
+    worst = {
+        _name(runs): min((_as_shown(_in_time(runs, tenant)), tenant) for tenant in runs[0].tenants)
+        for runs in by_planner
+    }
     most, tenant = max(worst.values(), key=lambda pair: pair[0])
     best = [name for name, (value, _) in worst.items() if value == most]
     others = "; ".join(
@@ -49,6 +53,11 @@ def verdict(by_planner: Sequence[Sequence[Run]]) -> str:
         return f"{text}{f'; {others}' if others else ''}."
     text = f"Under {_and(best)} the worst-off tenant, {tenant}, has {most:.1%} of its first tokens in time"
     return f"{text}{f', the most of {len(worst)} planners: {others}' if others else ''}."
+
+
+def _as_shown(part: float) -> float:
+    """Return the part to a tenth of a per cent. Only a whole is shown as 100 %."""
+    return part if part == 1.0 else min(0.999, round(part, 3))
 
 
 def _and(names: Sequence[str]) -> str:
@@ -126,7 +135,11 @@ def _bars(
 
 
 def _mean(runs: Sequence[Run], tenant: str, figure: Callable[[Measures], float | None]) -> float | None:
-    values = [value for run in runs if (value := figure(run.tenants[tenant])) is not None]
+    return _mean_of([run.tenants[tenant] for run in runs], figure)
+
+
+def _mean_of(every: Sequence[Measures], figure: Callable[[Measures], float | None]) -> float | None:
+    values = [value for each in every if (value := figure(each)) is not None]
     return fmean(values) if values else None
 
 
@@ -153,32 +166,64 @@ def _planners(by_planner: Sequence[Sequence[Run]]) -> str:
 
 def _refused(run: Run) -> str:
     """Return why requests were not served; "" if all were."""
-    if not run.rejections:
-        return ""
-    return f"Not served: {escape(', '.join(f'{count:,} {reason}' for reason, count in run.rejections.items()))}."
+    reasons = rejections_text(run)
+    return f"Not served: {escape(reasons)}." if reasons else ""
 
 
 def _tenants(by_planner: Sequence[Sequence[Run]]) -> str:
     rows = [
         [
-            escape(tenant),
-            escape(_name(runs)),
-            f"{runs[0].tenants[tenant].requests:,}",
-            f"{_in_time(runs, tenant):.1%}",
-            _seconds(_mean(runs, tenant, lambda each: each.lateness_s)),
-            *(_seconds(_mean(runs, tenant, figure)) for figure in (_p50, _p99)),
+            *_cells_of(tenant, runs, lambda run: run.tenants),
             f"{fmean(run.shares[tenant] for run in runs):.1%}",
-            f"{fmean(run.tenants[tenant].service for run in runs):,.0f}",
+            f"{fmean(run.swap_charges.get(tenant, 0.0) for run in runs):,.0f}" if _charges(runs) else "–",
         ]
         for tenant in by_planner[0][0].tenants
         for runs in by_planner
     ]
-    headings = ["tenant", "planner", "requests", "in time", "late", "TTFT P50", "TTFT P99", "share", "service (units)"]
     what = (
-        "Late: by how many seconds first tokens came too late, in the mean over the served requests. Share: of the "
-        "service until the last request arrived."
+        "Late: by how many seconds first tokens came too late, in the mean over the served requests. TTFT: time to the "
+        "first token. Service: input tokens and twice the output tokens, of the whole run. Share: of the service until "
+        "the last request arrived. Swap charge: what the tenant pays for swaps, in the unit of service. Only planners "
+        "with the production's gate have such charges."
     )
+    headings = ["tenant", *_MEASURED, "share", "swap charge (units)"]
     return f"<section><h2>Tenants</h2><p>{what}</p>{table(headings, rows, text=2)}</section>\n"
+
+
+def _models(by_planner: Sequence[Sequence[Run]]) -> str:
+    models = by_planner[0][0].models
+    if len(models) < 2:
+        return ""
+    rows = [
+        [*_cells_of(model, runs, lambda run: run.models), f"{fmean(run.loads.get(model, 0) for run in runs):,.0f}"]
+        for model in models
+        for runs in by_planner
+    ]
+    what = "Which models are waited for, and how often workers swapped to each."
+    return (
+        f"<section><h2>Models</h2><p>{what}</p>{table(['model', *_MEASURED, 'swaps to it'], rows, text=2)}</section>\n"
+    )
+
+
+_MEASURED = ("planner", "requests", "served", "in time", "late", "TTFT P50", "TTFT P99", "service (units)")
+
+
+def _cells_of(key: str, runs: Sequence[Run], parts: Callable[[Run], Mapping[str, Measures]]) -> list[str]:
+    """Return the cells that tenants and models both have."""
+    every = [parts(run)[key] for run in runs]
+    return [
+        escape(key),
+        escape(_name(runs)),
+        f"{every[0].requests:,}",
+        f"{fmean(each.served for each in every):,.0f}",
+        f"{fmean(each.in_time for each in every):.1%}",
+        *(_seconds(_mean_of(every, figure)) for figure in (lambda each: each.lateness_s, _p50, _p99)),
+        f"{fmean(each.service for each in every):,.0f}",
+    ]
+
+
+def _charges(runs: Sequence[Run]) -> bool:
+    return any(run.swap_charges for run in runs)
 
 
 def _p50(measures: Measures) -> float | None:
@@ -200,6 +245,7 @@ def _data(by_planner: Sequence[Sequence[Run]]) -> str:
             *("" if value is None else round(value, 6) for value in (_p50(each), _p99(each))),
             round(each.service, 3),
             *("" if each.lateness_s is None else round(each.lateness_s, 6), round(run.shares[name], 6)),
+            round(run.swap_charges.get(name, 0.0), 3) if run.swap_charges else "",
         )
         for runs in by_planner
         for run in runs
