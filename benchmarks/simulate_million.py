@@ -149,14 +149,10 @@ def parts(trace: Path) -> dict[str, float]:
     whole_s = timed(lambda: _play(workload))
     fed_s = timed(lambda: drive(workload, _Instant(), Collector(WEIGHTED_TOKENS, 0.0)))
     policy_s = replayed(policy_calls, lambda: make_policy("vtc"))
-<<<<<<< HEAD
-    pool_s = replayed(pool_calls, lambda: KvPeak(*_pool_of(load_profile())))
-=======
     bare_s = replayed(policy_calls, BareVtc)
     if _play(workload, policy=BareVtc()) != _play(workload):
         raise RuntimeError("BareVtc decides otherwise")
-    pool_s = replayed(pool_calls, lambda: KvPeak(load_profile().pool_tokens))
->>>>>>> main
+    pool_s = replayed(pool_calls, lambda: KvPeak(*_pool_of(load_profile())))
     scale = 1e6 / COUNTED
     engine_s = whole_s - policy_s - fed_s
     times_s = {"whole": whole_s, "policy": policy_s, "engine": engine_s, "KV pool of it": pool_s}
