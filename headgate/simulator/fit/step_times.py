@@ -261,10 +261,11 @@ def _fit_once(histories: Sequence[BatchHistory], times: StepSeconds | None) -> S
     for history in histories:
         for columns, seconds in (*history.equations(times), *history.idle_equations()):
             squares.add(columns, seconds)
-    found = squares.solve()
+    base_s, per_request_s, per_kv_token_s, *prefill = squares.solve()
     if not knots:
-        return StepSeconds(*found)
-    return StepSeconds(*found[:3], 0.0, 0.0, tuple(zip(knots, found[3:], strict=True)))
+        per_token_s, prefill_base_s = prefill
+        return StepSeconds(base_s, per_request_s, per_kv_token_s, per_token_s, prefill_base_s)
+    return StepSeconds(base_s, per_request_s, per_kv_token_s, 0.0, 0.0, tuple(zip(knots, prefill, strict=True)))
 
 
 def _predict(times: StepSeconds, columns: Sequence[float]) -> float:
