@@ -30,7 +30,6 @@ from dispatcher.policies.service import service_function
 from gpu_worker.policies.fairness.interface import QueuePolicy
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.evidence.vtc.measured import A10G, DELIVERY_S, engine_of, measured_logs, policy_of, read_run
-from headgate.simulator.engines.interface import queue_request
 from headgate.simulator.engines.kv_peak import KvPeak
 from headgate.simulator.engines.profile import EngineProfile, load_profile
 from headgate.simulator.requests import SimRequest
@@ -233,7 +232,7 @@ class _Replay:
             each = self._arriving.pop(0)
             share = (each.arrival.arrival_s - begin_s) / max(batch.seen_s - begin_s, 1e-9)
             self._decode_until(begin + int(steps * min(max(share, 0.0), 1.0)))
-            self._policy.enqueue(queue_request(_request_of(each)), each.arrival.arrival_s)
+            self._policy.enqueue(_request_of(each), each.arrival.arrival_s)
         self._decode_until(batch.step)
         self._seen_s = batch.first_s
 
