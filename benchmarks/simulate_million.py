@@ -29,7 +29,7 @@ from typing import Any
 
 from benchmarks.bare_vtc import BareVtc
 from benchmarks.sampled import SampledWorkload
-from dispatcher.policies.service import WEIGHTED_TOKENS
+from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import drive
 from headgate.simulator.engines import separate_prefill as engine_module
@@ -37,6 +37,7 @@ from headgate.simulator.engines.kv_peak import KvPeak
 from headgate.simulator.engines.profile import EngineProfile, load_profile
 from headgate.simulator.engines.registry import make_engine
 from headgate.simulator.measures.collector import Collector
+from headgate.simulator.requests import SimRequest
 from headgate.simulator.run import RunSpec
 from headgate.simulator.simulate import simulate
 from headgate.workloads.sources import open_workload
@@ -147,11 +148,11 @@ def parts(trace: Path) -> dict[str, float]:
     _play(workload, policy_calls, pool_calls)
     gc.freeze()  # a search for garbage among the recorded calls is no cost of a part
     whole_s = timed(lambda: _play(workload))
-    fed_s = timed(lambda: drive(workload, _Instant(), Collector(WEIGHTED_TOKENS, 0.0)))
+    fed_s = timed(lambda: drive(workload, _Instant(), _Served(WEIGHTED_TOKENS, 0.0)))
     policy_s = replayed(policy_calls, lambda: make_policy("vtc"))
     bare_s = replayed(policy_calls, BareVtc)
     if _play(workload, policy=BareVtc()) != _play(workload):
-        raise RuntimeError("BareVtc decides otherwise")
+        raise RuntimeError("BareVtc serves in another order")
     pool_s = replayed(pool_calls, lambda: KvPeak(*_pool_of(load_profile())))
     scale = 1e6 / COUNTED
     engine_s = whole_s - policy_s - fed_s
@@ -177,13 +178,25 @@ class _RecordedKvPeak(KvPeak):
         return super().take_ended()
 
 
+class _Served(Collector):
+    """Also notes the tenants of the requests, in the order in which they end."""
+
+    def __init__(self, service: ServiceFunction, horizon_s: float) -> None:
+        super().__init__(service, horizon_s)
+        self.tenants_in_order: list[str] = []
+
+    def on_served(self, request: SimRequest) -> None:
+        super().on_served(request)
+        self.tenants_in_order.append(request.tenant)
+
+
 def _play(
     workload: SampledWorkload,
     policy_calls: list[Call] | None = None,
     pool_calls: list[Call] | None = None,
     policy: Any = None,
-) -> tuple[float, int]:
-    """Return when the run ends, and its decisions."""
+) -> list[str]:
+    """Return the tenants of the requests, in the order in which they end."""
     policy = policy or make_policy("vtc")
     if policy_calls is not None:
         policy = _Recorded(policy, policy_calls)
@@ -192,8 +205,9 @@ def _play(
         recorded = _RecordedKvPeak(*_pool_of(load_profile()))
         recorded.calls = pool_calls
         engine._kv = recorded
-    drive(workload, engine, Collector(WEIGHTED_TOKENS, 0.0))
-    return engine.now_s, engine.decisions
+    served = _Served(WEIGHTED_TOKENS, 0.0)
+    drive(workload, engine, served)
+    return served.tenants_in_order
 
 
 def replayed(calls: list[Call], make: Callable[[], Any]) -> float:

@@ -28,7 +28,7 @@ LABELS = {WITHOUT: "without headgate", WITH: "with headgate"}
 _COLOURS = {DemoOutcome.PASSED: "green", DemoOutcome.FAILED: "red", DemoOutcome.INCONCLUSIVE: "yellow"}
 _BAR_CELLS = 40
 _AS_MUCH = 0.97
-"""From this ratio on, the engine did as much work: two equal runs differ by a few per cent."""
+"""Two equal runs differ by a few per cent, so the engine did as much work from this ratio on."""
 _LEGEND = (
     "tokens: input + output; TTFT: arrival to first token; total: to last token; "
     "share: of service while both tenants wait"

@@ -16,7 +16,7 @@ _RETURNS_MAX = 100
 """A request that a fleet's swaps returned so often is refused (`returned`): two planners' rules could swap for ever."""
 
 
-@dataclass(slots=True, eq=False, init=False)
+@dataclass(slots=True, eq=False, init=False, kw_only=True)
 class SimRequest(QueueRequest):
     """Times in seconds of the run. `release_s`: when the request was sent. A later stage of an interaction is sent
     after the stage before it was answered, which may be later than its arrival in the workload.

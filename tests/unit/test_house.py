@@ -15,7 +15,7 @@ from tests.support.house import House
 
 CEILINGS: dict[Callable[[House], list[str]], int] = {
     House.twin_classes: 5,
-    House.participles: 175,
+    House.participles: 174,
     House.fragments: 0,
     House.circles: 0,
 }

@@ -33,6 +33,7 @@ from __future__ import annotations
 import math
 
 from gpu_worker.policies.fairness.accounting import TenantService
+from gpu_worker.policies.fairness.interface import QueueRequest
 from headgate.simulator.engines.interface import SILENT, SimulatedEngine
 from headgate.simulator.engines.kv_peak import KvPeak
 from headgate.simulator.requests import SimRequest
@@ -187,7 +188,7 @@ class SeparatePrefillEngine(SimulatedEngine):
             if request is not None and self._repeats_each_step:
                 self._note_blocked(request, blocked_steps)
 
-    def _note_blocked(self, head: SimRequest, blocked_steps: int | None) -> None:
+    def _note_blocked(self, head: QueueRequest, blocked_steps: int | None) -> None:
         """Note for how many steps the attempt that failed would fail again. None: the head is the one noted before."""
         step = self._kv.step
         if blocked_steps is not None:

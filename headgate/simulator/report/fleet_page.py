@@ -40,7 +40,7 @@ def verdict(by_planner: Sequence[Sequence[Run]]) -> str:
     """Return which planner serves its worst-off tenant best, in one sentence. Planners that tie are named together, and
     parts that look equal tie."""
     worst = {
-        _name(runs): min((_as_shown(_in_time(runs, tenant)), tenant) for tenant in runs[0].tenants)
+        _name(runs): min((_to_tenths(_in_time(runs, tenant)), tenant) for tenant in runs[0].tenants)
         for runs in by_planner
     }
     most, tenant = max(worst.values(), key=lambda pair: pair[0])
@@ -55,7 +55,7 @@ def verdict(by_planner: Sequence[Sequence[Run]]) -> str:
     return f"{text}{f', the most of {len(worst)} planners: {others}' if others else ''}."
 
 
-def _as_shown(part: float) -> float:
+def _to_tenths(part: float) -> float:
     """Return the part to a tenth of a per cent. Only a whole is shown as 100 %."""
     return part if part == 1.0 else min(0.999, round(part, 3))
 
@@ -159,12 +159,12 @@ def _planners(by_planner: Sequence[Sequence[Run]]) -> str:
     texts = "".join(
         f"<p>{escape(_name(runs))}: {text}</p>"
         for runs in by_planner
-        for text in filter(None, (_refused(runs[0]), forecast_text(runs[0]), waits_text(runs[0])))
+        for text in filter(None, (_reasons(runs[0]), forecast_text(runs[0]), waits_text(runs[0])))
     )
     return f"<section><h2>Planners</h2>{table(headings, rows)}{texts}</section>\n"
 
 
-def _refused(run: Run) -> str:
+def _reasons(run: Run) -> str:
     """Return why requests were not served; "" if all were."""
     reasons = rejections_text(run)
     return f"Not served: {escape(reasons)}." if reasons else ""
