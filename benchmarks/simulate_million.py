@@ -34,7 +34,7 @@ from gpu_worker.policies.fairness.registry import make_policy
 from headgate.simulator.drive import drive
 from headgate.simulator.engines import separate_prefill as engine_module
 from headgate.simulator.engines.kv_peak import KvPeak
-from headgate.simulator.engines.profile import load_profile
+from headgate.simulator.engines.profile import EngineProfile, load_profile
 from headgate.simulator.engines.registry import make_engine
 from headgate.simulator.measures.collector import Collector
 from headgate.simulator.requests import SimRequest
@@ -153,13 +153,17 @@ def parts(trace: Path) -> dict[str, float]:
     bare_s = replayed(policy_calls, BareVtc)
     if _play(workload, policy=BareVtc()) != _play(workload):
         raise RuntimeError("BareVtc serves in another order")
-    pool_s = replayed(pool_calls, lambda: KvPeak(load_profile().pool_tokens))
+    pool_s = replayed(pool_calls, lambda: KvPeak(*_pool_of(load_profile())))
     scale = 1e6 / COUNTED
     engine_s = whole_s - policy_s - fed_s
     times_s = {"whole": whole_s, "policy": policy_s, "engine": engine_s, "KV pool of it": pool_s}
     times_s["a bare policy"] = bare_s
     times_s["feeding, measures"] = fed_s
     return {name: scale * seconds for name, seconds in times_s.items()}
+
+
+def _pool_of(profile: EngineProfile) -> tuple[int, int | None, int]:
+    return profile.pool_tokens, profile.batch_max, profile.tenant_tokens
 
 
 class _RecordedKvPeak(KvPeak):
@@ -198,7 +202,7 @@ def _play(
         policy = _Recorded(policy, policy_calls)
     engine = make_engine(load_profile(), policy)
     if pool_calls is not None and isinstance(engine, engine_module.SeparatePrefillEngine):
-        recorded = _RecordedKvPeak(load_profile().pool_tokens)
+        recorded = _RecordedKvPeak(*_pool_of(load_profile()))
         recorded.calls = pool_calls
         engine._kv = recorded
     served = _Served(WEIGHTED_TOKENS, 0.0)

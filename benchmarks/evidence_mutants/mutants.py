@@ -211,7 +211,7 @@ def _half_the_pool() -> Changes:
 
     def halve(self: Any) -> None:
         set_up(self)
-        self._kv = KvPeak(self.profile.pool_tokens // 2)
+        self._kv = KvPeak(self.profile.pool_tokens // 2, None, self.profile.tenant_tokens)
 
     return [(SeparatePrefillEngine, "_set_up", halve)]
 

@@ -70,7 +70,7 @@ arrivals = st.builds(
     Arrival, st.floats(0, 20), st.sampled_from("abcd"), st.integers(1, 160), st.integers(0, 120)
 )  # fmt: skip
 profiles = st.builds(
-    lambda pool, steps, minibatch, extra, batch, repeats: PROFILE.model_copy(
+    lambda pool, steps, minibatch, extra, batch, repeats, tenant, warm_up: PROFILE.model_copy(
         update={
             "pool_tokens": pool,
             "steps_between_admissions": steps,
@@ -78,6 +78,8 @@ profiles = st.builds(
             "prompt_extra_tokens": extra,
             "batch_max": batch,
             "repeats_failed_attempts": repeats,
+            "tenant_tokens": tenant,
+            "warm_up_s": warm_up,
         }
     ),
     st.integers(200, 1200),
@@ -86,6 +88,8 @@ profiles = st.builds(
     st.integers(0, 3),
     st.one_of(st.none(), st.integers(1, 5)),
     st.booleans(),
+    st.sampled_from((0, 32, 90)),
+    st.sampled_from((0.0, 1.1)),
 )
 
 

@@ -78,3 +78,16 @@ def test_a_blocked_request_does_not_fit_for_so_many_steps(
     while blocked is not None and pool.step < min(blocked, next_end - 1):
         pool.step += 1
         assert add_if_fits(pool, *candidate) is not None
+
+
+@given(st.integers(1, 60), st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 40)), min_size=1, max_size=12))
+def test_each_tenant_in_the_batch_takes_its_room_once(room: int, arriving: list[tuple[str, int]]) -> None:
+    pool, held, tenants = KvPeak(300, tenant_tokens=room), 0, set[str]()
+    for tenant, prompt in arriving:
+        request = SimRequest("", Arrival(0.0, tenant, prompt, 1), 0.0)
+        fits = held + prompt + 1 + room * len(tenants | {tenant}) < 300
+        assert (pool.add_if_fits(request, prompt, 1) is None) == fits
+        if fits:
+            held, tenants = held + prompt + 1, tenants | {tenant}
+    pool.take_ended()
+    assert (pool.add_if_fits(SimRequest("", Arrival(0.0, "z", 1, 1), 0.0), 298 - room, 1) is None) == (room < 298)

@@ -134,8 +134,8 @@ def adversary(profile: EngineProfile, requests: int) -> Workload:
 
     During their prefill, one more request of each client arrives: g and f. From then on both are backlogged.
     """
-    output_tokens = (profile.pool_tokens - 1) // requests - 1 - profile.prompt_extra_tokens
-    during_prefill_s = profile.prefill_base_s
+    output_tokens = (profile.pool_tokens - profile.tenant_tokens - 1) // requests - 1 - profile.prompt_extra_tokens
+    during_prefill_s = profile.prefill_s(1)
     arrivals = [Arrival(0.0, "f", 1, output_tokens) for _ in range(requests)]
     arrivals += [Arrival(during_prefill_s, client, 1, output_tokens) for client in "gf"]
     return ListWorkload("adversary", arrivals)

@@ -12,6 +12,10 @@ In decode steps since the beginning, these sums do not change with time. A reque
 prompt of p tokens ends at step e = s + output - 1 (the prefill gives the first token), and holds c + step tokens, where
 c = p + 1 - s. So the use before its end is k e_k + c_1 + ... + c_k, whatever the current step is. KvPeak keeps this use
 with one more request; a candidate costs one bisection, and a maximum over the requests that end before it.
+
+That server also keeps room for the adapter of each tenant with a request in the batch, the candidate's included: four
+tokens for each rank of the adapter, also with `--no-lora`, under which its logs were measured. So the pool of the sums
+is smaller by `tenant_tokens` for each such tenant.
 """
 
 from __future__ import annotations
@@ -26,10 +30,14 @@ Admitted = tuple[SimRequest, int]
 
 
 class KvPeak:
-    """`batch_max`: most requests in the batch; None: as many as fit."""
+    """`batch_max`: most requests in the batch; None: as many as fit. `tenant_tokens`: what each tenant with a request
+    in the batch takes from the pool."""
 
-    def __init__(self, pool_tokens: int, batch_max: int | None = None) -> None:
+    def __init__(self, pool_tokens: int, batch_max: int | None = None, tenant_tokens: int = 0) -> None:
         self.pool_tokens = pool_tokens
+        self._tenant_tokens = tenant_tokens
+        self._requests_of: dict[str, int] = {}
+        """Requests in the batch by tenant; only with `tenant_tokens`."""
         self._batch_max = math.inf if batch_max is None else batch_max
         self.step = 0
         """Decode steps so far; the engine sets it."""
@@ -66,6 +74,8 @@ class KvPeak:
         most_later = max(later) if later else 0
         constant = prompt + 1 - step
         limit = self.pool_tokens - constant
+        if self._tenant_tokens:
+            limit -= self._tenant_tokens * (len(self._requests_of) + (request.tenant not in self._requests_of))
         if own >= limit or most_later >= limit:
             outlasts = -ends[at - 1] - end if at and own >= limit else 0
             return max(most_later - limit, outlasts, 0)
@@ -75,6 +85,8 @@ class KvPeak:
         self._admitted.insert(at, (request, prompt))
         self.size += 1
         self.next_end = -ends[-1]
+        if self._tenant_tokens:
+            self._requests_of[request.tenant] = self._requests_of.get(request.tenant, 0) + 1
         return None
 
     def take_ended(self) -> list[Admitted]:
@@ -87,4 +99,12 @@ class KvPeak:
         del self._admitted[first_kept:], ends[first_kept:], self._with_one_more[first_kept:]
         self.size = first_kept
         self.next_end = -ends[-1] if ends else math.inf
+        if self._tenant_tokens:
+            self._free_tenants(ended)
         return ended
+
+    def _free_tenants(self, ended: list[Admitted]) -> None:
+        for request, _ in ended:
+            self._requests_of[request.tenant] -= 1
+            if not self._requests_of[request.tenant]:
+                del self._requests_of[request.tenant]

@@ -12,12 +12,14 @@ decodes (chunked_prefill.py), and a step costs the sum of both.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from importlib.resources import as_file, files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.settings.strict import Strict
@@ -64,11 +66,18 @@ class EngineProfile(Strict):
     """Size of the KV cache. A request fits if the peak of all future use stays below it."""
     prefill_base_s: _Seconds
     prefill_per_token_s: _Seconds
+    prefill_curve: tuple[tuple[_Tokens, _Seconds], ...] = ()
+    """Prompt tokens of a mini-batch, ascending, and the seconds of its prefill: a matrix product is computed in tiles,
+    so a prefill of 257 tokens can take far longer than one of 256. Other sizes lie on the lines between, and beyond the
+    last on its line. It has two points or more, and replaces `prefill_base_s` and `prefill_per_token_s`; empty: these
+    two count. Only for prefill in steps of its own."""
     decode_base_s: _Seconds
     decode_per_request_s: _Seconds
     decode_per_kv_token_s: _Seconds
     overhead_s: _Seconds = 0.0
     """Added to each step."""
+    warm_up_s: _Seconds = 0.0
+    """Added to the first prefill, of a server that was just started. Only for prefill in steps of its own."""
     steps_between_admissions: Annotated[int, Field(ge=1)] = 1
     """Decode steps between two attempts to admit while requests run."""
     repeats_failed_attempts: bool = False
@@ -78,6 +87,9 @@ class EngineProfile(Strict):
     """Most prompt tokens admitted in one attempt. A longer prompt is prefilled alone."""
     prompt_extra_tokens: Annotated[int, Field(ge=0)] = 0
     """Tokens that the server adds to each prompt. They are computed and held, but charged to no tenant."""
+    tenant_tokens: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    """KV tokens that each tenant with a request in the batch takes from the pool: the room that the VTC artifact's
+    server keeps for the tenant's adapter. Only for prefill in steps of its own."""
     batch_max: _Tokens | None = None
     """Most requests that run at once; None: as many as fit the pool."""
     chunk_tokens: _Tokens | None = None
@@ -104,6 +116,39 @@ class EngineProfile(Strict):
     """Time for which the load of an adapter stops the batch."""
     fitted_on: FittedOn | None = None
     """The log that the step times come from; None: `source` says where they come from."""
+
+    @model_validator(mode="after")
+    def _has_an_ascending_curve(self) -> Self:
+        sizes = [tokens for tokens, _ in self.prefill_curve]
+        if len(sizes) == 1 or sizes != sorted(set(sizes)):
+            raise ValueError("prefill_curve needs two points or more, with more tokens in each than in the last")
+        return self
+
+    def prefill_s(self, tokens: int) -> float:
+        """Return the seconds of a prefill of so many prompt tokens, without `overhead_s`."""
+        if self.prefill_curve:
+            return on_curve(self.prefill_curve, tokens)
+        return self.prefill_base_s + self.prefill_per_token_s * tokens
+
+
+def on_curve(curve: Sequence[tuple[int, float]], tokens: float) -> float:
+    """Return the seconds at so many tokens, on the lines between the points of the curve."""
+    weights = knot_weights([known for known, _ in curve], tokens)
+    return max(0.0, sum(weight * seconds for weight, (_, seconds) in zip(weights, curve, strict=True)))
+
+
+def knot_weights(knots: Sequence[int], tokens: float) -> tuple[float, ...]:
+    """Return how much of each knot's value is in the value at so many tokens: two neighbours have all. Below the first
+    knot its own value holds, and beyond the last its line goes on."""
+    after = min(bisect_right(knots, tokens), len(knots) - 1)
+    weights = [0.0] * len(knots)
+    if not after:
+        weights[0] = 1.0
+    else:
+        below, above = knots[after - 1], knots[after]
+        weights[after] = (tokens - below) / (above - below)
+        weights[after - 1] = 1.0 - weights[after]
+    return tuple(weights)
 
 
 def engine_names() -> list[str]:

@@ -46,7 +46,7 @@ class SeparatePrefillEngine(SimulatedEngine):
 
     def _set_up(self) -> None:
         profile = self.profile
-        self._kv = KvPeak(profile.pool_tokens, profile.batch_max)
+        self._kv = KvPeak(profile.pool_tokens, profile.batch_max, profile.tenant_tokens)
         self._steps_between = profile.steps_between_admissions
         self._repeats = profile.repeats_failed_attempts
         self._repeats_each_step = self._repeats or self._steps_between == 1
@@ -56,6 +56,8 @@ class SeparatePrefillEngine(SimulatedEngine):
         self._is_observed = self._observer is not SILENT
         self._follows_steps = self._jitter is not None or self._observer.wants_steps
         """Whether each arrival ends a stretch, and steps between attempts that fail are taken one by one."""
+        self._warm_up_s = profile.warm_up_s
+        """What the next prefill takes longer."""
         self._busy_until_s = _IDLE
         """When the prefill or the stretch in progress ends."""
         self._advanced_to_s = 0.0
@@ -123,7 +125,8 @@ class SeparatePrefillEngine(SimulatedEngine):
                 return []
 
     def _could_hold(self, request: SimRequest, prompt: int) -> bool:
-        return prompt + max(request.arrival.output_tokens, 1) < self.profile.pool_tokens
+        profile = self.profile
+        return prompt + max(request.arrival.output_tokens, 1) < profile.pool_tokens - profile.tenant_tokens
 
     def _is_attempt_due(self) -> bool:
         """Return whether the batch has decoded for long enough. Repeated attempts at an empty queue are left out."""
@@ -240,7 +243,8 @@ class SeparatePrefillEngine(SimulatedEngine):
         """Prefill the admitted requests, which have so many prompt tokens together."""
         profile = self.profile
         self._prefilling = requests
-        seconds = profile.prefill_base_s + profile.prefill_per_token_s * tokens + profile.overhead_s
+        seconds = profile.prefill_s(tokens) + profile.overhead_s + self._warm_up_s
+        self._warm_up_s = 0.0
         self._busy_until_s = self.now_s + seconds * self._jitter_factor(1)
         self._retry_from = self._next_attempt = self._kv.step + self._steps_between
         self._blocked_until = -1

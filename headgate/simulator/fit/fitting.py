@@ -28,7 +28,8 @@ _DIGITS = 13
 """Decimals of a step time in seconds: more are noise."""
 _RULES = frozenset(EngineProfile.model_fields) - {
     *("name", "fitted", "source", "fitted_on", "overhead_s"),
-    *("prefill_base_s", "prefill_per_token_s", "decode_base_s", "decode_per_request_s", "decode_per_kv_token_s"),
+    *("prefill_base_s", "prefill_per_token_s", "prefill_curve", "warm_up_s"),
+    *("decode_base_s", "decode_per_request_s", "decode_per_kv_token_s"),
 }
 """The fields of a profile that no log gives."""
 _SPARE = 1.01

@@ -49,6 +49,12 @@ def read_log(path: Path, columns: Mapping[str, str] | None = None) -> ServerLog:
     """Read a log. `columns`: names of columns by what they hold, for headers of other words. Raises TraceError."""
     try:
         with path.open("rb") as file:
+            if file.read(1) in (b"{", b"["):
+                raise TraceError(
+                    f"{path} is JSON, and a fit reads a CSV: headgate trace FILE > log.csv makes one from "
+                    "OpenTelemetry's spans and from the results of vllm bench serve"
+                )
+            file.seek(0)
             rows = numbered_rows(path, file)
             header = next(rows, (1, []))[1]
             check_header(path, header)

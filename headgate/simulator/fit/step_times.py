@@ -19,6 +19,9 @@ means of its n and of the KV tokens. A request's tokens are taken to come evenly
 
 With chunked prefill, prompts share steps with decodes: there is no prefill_base, and an idle server takes a decode's
 base for each chunk of the prompt.
+
+A prefill need not grow in proportion to its tokens: matrix products are computed in tiles. With `knots`, the two terms
+of the prefill are replaced by the seconds of a mini-batch of each of these sizes, and others lie on the lines between.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import ceil, inf
 
+from headgate.simulator.engines.profile import knot_weights, on_curve
 from headgate.simulator.fit.least_squares import LeastSquares
 from headgate.simulator.fit.log import LoggedRequest
 
@@ -38,7 +42,7 @@ of one are at most 0.5 ms apart, and those of two at least 100 ms."""
 _ROUNDS_MAX = 60
 _CONVERGED = 1e-9
 
-Columns = tuple[float, float, float, float, float]
+Columns = tuple[float, ...]
 """The columns have the order of StepSeconds. Where a log cannot tell two apart, the first of them gets all: of equal
 prompts, each prefilled alone, the time is by token."""
 
@@ -52,12 +56,21 @@ class StepSeconds:
     decode_per_kv_token_s: float
     prefill_per_token_s: float
     prefill_base_s: float
+    prefill_curve: tuple[tuple[int, float], ...] = ()
+    """Tokens and seconds, as in an engine profile; in place of the two before."""
 
     def columns(self) -> Columns:
-        return (
-            *(self.decode_base_s, self.decode_per_request_s, self.decode_per_kv_token_s),
-            *(self.prefill_per_token_s, self.prefill_base_s),
+        prefill = (
+            tuple(seconds for _, seconds in self.prefill_curve)
+            if self.prefill_curve
+            else (self.prefill_per_token_s, self.prefill_base_s)
         )
+        return (self.decode_base_s, self.decode_per_request_s, self.decode_per_kv_token_s, *prefill)
+
+    def prefill_s(self, tokens: float) -> float:
+        if self.prefill_curve:
+            return on_curve(self.prefill_curve, tokens)
+        return self.prefill_base_s + self.prefill_per_token_s * tokens
 
     def step_s(self, running: int, held: float) -> float:
         return self.decode_base_s + self.decode_per_request_s * running + self.decode_per_kv_token_s * held
@@ -76,12 +89,20 @@ class _Interval:
 
 class BatchHistory:
     """The batch over time. `extra`: tokens that the server adds to each prompt. `chunk`: None for prefill in steps of
-    its own."""
+    its own. `knots`: sizes of mini-batches between which a prefill's time is a line; none for one line."""
 
-    def __init__(self, requests: Sequence[LoggedRequest], *, extra: int = 0, chunk: int | None = None) -> None:
+    def __init__(
+        self,
+        requests: Sequence[LoggedRequest],
+        *,
+        extra: int = 0,
+        chunk: int | None = None,
+        knots: Sequence[int] = (),
+    ) -> None:
         self._requests = requests
         self._extra = extra
         self._chunk = chunk
+        self.knots = tuple(knots)
         self._joined_s = _mini_batches(requests)
         """When each request's mini-batch was prefilled, by the request's number."""
         self._set_intervals()
@@ -105,8 +126,12 @@ class BatchHistory:
         ]
         self.kv_max = ceil(max(held))
         self._prompts = prompts
-        self._mini_batches = _sums(1 if time in prompts else 0 for time in self._times[1:])
-        self._prompt_tokens = _sums(prompts.get(time, 0) for time in self._times[1:])
+        shares = [
+            self._prefill_columns(prompts[time]) if time in prompts else (0.0,) * (len(self.knots) or 2)
+            for time in self._times[1:]
+        ]
+        self._prefills = [_sums(column) for column in zip(*shares, strict=True)]
+        """Of each column of the prefill, its sum up to each event."""
         self.batch_max = max(running)
 
     def equations(self, times: StepSeconds | None) -> Iterator[tuple[Columns, float]]:
@@ -121,9 +146,8 @@ class BatchHistory:
                 own = request.output_tokens - 1
                 share = own / (passed[end] - passed[begin])
                 running, tokens_held = share * (in_batch[end] - in_batch[begin]), share * (held[end] - held[begin])
-                prefills = 0.0 if self._chunk else self._mini_batches[end] - self._mini_batches[begin]
-                tokens = self._prompt_tokens[end] - self._prompt_tokens[begin]
-                yield (own, running, tokens_held, tokens, prefills), request.end_s - joined_s
+                prefills = (sums[end] - sums[begin] for sums in self._prefills)
+                yield (own, running, tokens_held, *prefills), request.end_s - joined_s
 
     def idle_equations(self) -> Iterator[tuple[Columns, float]]:
         """Yield the columns of each first token that waited for nothing, and its seconds."""
@@ -135,8 +159,14 @@ class BatchHistory:
                 alone = request.input_tokens + self._extra
                 if tokens == alone:
                     steps = ceil(max(tokens, 1) / self._chunk) if self._chunk else 0
-                    yield (steps, 0.0, 0.0, tokens, 0.0 if self._chunk else 1.0), joined_s - request.arrival_s
+                    yield (steps, 0.0, 0.0, *self._prefill_columns(tokens)), joined_s - request.arrival_s
             busy_until_s = max(busy_until_s, request.end_s)
+
+    def _prefill_columns(self, tokens: int) -> tuple[float, ...]:
+        """Return what a mini-batch of so many tokens adds to the columns of the prefill."""
+        if self.knots:
+            return knot_weights(self.knots, tokens)
+        return tokens, 0.0 if self._chunk else 1.0
 
     def _steps_in(self, interval: _Interval, times: StepSeconds | None) -> float:
         """Return the decode steps of an interval, up to a common factor where no step times are known."""
@@ -146,7 +176,7 @@ class BatchHistory:
             return interval.seconds
         seconds = interval.seconds
         if interval.prefilled is not None:
-            seconds -= times.prefill_base_s + times.prefill_per_token_s * interval.prefilled
+            seconds -= times.prefill_s(interval.prefilled)
         step_s = times.step_s(interval.running, interval.held)
         return max(seconds, 0.0) / step_s if step_s > 0 else max(seconds, 0.0)
 
@@ -226,11 +256,16 @@ def fit_step_times(*histories: BatchHistory) -> FittedSteps:
 
 
 def _fit_once(histories: Sequence[BatchHistory], times: StepSeconds | None) -> StepSeconds:
-    squares = LeastSquares(5)
+    knots = histories[0].knots
+    squares = LeastSquares(3 + (len(knots) or 2))
     for history in histories:
         for columns, seconds in (*history.equations(times), *history.idle_equations()):
             squares.add(columns, seconds)
-    return StepSeconds(*squares.solve())
+    base_s, per_request_s, per_kv_token_s, *prefill = squares.solve()
+    if not knots:
+        per_token_s, prefill_base_s = prefill
+        return StepSeconds(base_s, per_request_s, per_kv_token_s, per_token_s, prefill_base_s)
+    return StepSeconds(base_s, per_request_s, per_kv_token_s, 0.0, 0.0, tuple(zip(knots, prefill, strict=True)))
 
 
 def _predict(times: StepSeconds, columns: Sequence[float]) -> float:

@@ -27,7 +27,7 @@ from headgate.workloads.arrivals import Arrival
 
 
 def known_profile(**changes: object) -> EngineProfile:
-    values = {"pool_tokens": 6000, "overhead_s": 0.0, "fitted_on": None, **changes}
+    values = {"pool_tokens": 6000, "overhead_s": 0.0, "fitted_on": None, "prefill_curve": (), **changes}
     return load_profile().model_copy(update=values)
 
 
@@ -163,6 +163,15 @@ def test_first_tokens_of_a_mini_batch_may_be_logged_a_little_apart() -> None:
     exact = fit_step_times(BatchHistory(log.requests, extra=2)).times
     found = fit_step_times(BatchHistory(apart, extra=2)).times
     assert found.columns() == pytest.approx(exact.columns(), rel=0.05, abs=1e-8)
+
+
+def test_a_prefill_that_jumps_at_a_size_is_found_at_the_knots() -> None:
+    curve = ((1, 0.03), (256, 0.07), (257, 0.13), (3072, 0.7))
+    log = serve_log(known_profile(prefill_curve=curve, tenant_tokens=0), some_arrivals(5, 600, 0.5))
+    extra = known_profile().prompt_extra_tokens
+    times = fit_step_times(BatchHistory(log.requests, extra=extra, knots=[tokens for tokens, _ in curve])).times
+    assert [seconds for _, seconds in times.prefill_curve] == pytest.approx([seconds for _, seconds in curve], rel=0.1)
+    assert times.prefill_s(1664) == pytest.approx(0.415, rel=0.05)
 
 
 @given(st.lists(st.floats(0, 10), min_size=3, max_size=3), st.integers(0, 1000))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.replayed_runs import predict
 from headgate.evidence.vtc.measured import (
     A10G,
     A100,
+    BETWEEN_MIN,
     REQUESTS_MIN,
     RunAnswer,
     compare_run,
@@ -15,6 +17,7 @@ from headgate.evidence.vtc.measured import (
     history_of,
     is_fitted,
     measured_logs,
+    policy_of,
 )
 from headgate.simulator.engines.profile import EngineProfile, load_profile
 from headgate.simulator.fit.step_times import fit_step_times
@@ -37,11 +40,31 @@ def test_a_held_out_run_is_within_every_tolerance(run: str) -> None:
 
 @needs_traces
 def test_a_run_with_misses_is_compared_with_simulations_of_other_step_times() -> None:
-    one, again = (compare_run(MEASURED / "real.vtc.csv") for _ in range(2))
-    assert one.among_ours == again.among_ours
-    least, most = one.among_ours[0], one.among_ours[-1]
-    assert least <= one.within < most <= len(one.figures)
-    assert compare_run(MEASURED / "overload.vtc.csv").among_ours == ()
+    one, again = (compare_run(MEASURED / "real.vtc_oracle.csv") for _ in range(2))
+    assert (one.among_ours, one.between) == (again.among_ours, again.between)
+    assert one.among_ours[0] < one.among_ours[-1] <= len(one.figures)
+    assert one.between is not None
+    assert one.between >= BETWEEN_MIN * len(one.figures)
+    whole = compare_run(MEASURED / "overload.vtc.csv")
+    assert (whole.among_ours, whole.between) == ((), None)
+
+
+@needs_traces
+@pytest.mark.parametrize("field", ["tenant_tokens", "prefill_curve"])
+def test_the_run_of_27_clients_in_order_of_arrival_needs_the_room_and_the_curve(field: str) -> None:
+    path = MEASURED / "real.fcfs.csv"
+    assert compare_run(path).misses == []
+    without = PROFILE.model_copy(update={field: EngineProfile.model_fields[field].default})
+    assert len(compare_run(path, without).misses) > 1
+
+
+@needs_traces
+def test_a_replay_predicts_the_logs_mini_batches_with_the_servers_rules_only() -> None:
+    path = MEASURED / "overload-multi.vtc_oracle.csv"
+    without_room = PROFILE.model_copy(update={"tenant_tokens": 0})
+    predicted, count = predict(path, PROFILE, policy_of(path.stem, PROFILE))
+    assert predicted >= 0.9 * count
+    assert predict(path, without_room, policy_of(path.stem, PROFILE))[0] < predicted
 
 
 @needs_traces
@@ -65,14 +88,12 @@ def test_the_profile_has_the_step_times_that_are_fitted(engine: str) -> None:
     fitted = [path for path in measured_logs(TRACES) if is_fitted(path) and engine_of(path) == engine]
     times = fit_step_times(*map(history_of, fitted)).times
     profile = load_profile(engine)
-    for name in (
-        "decode_base_s",
-        "decode_per_request_s",
-        "decode_per_kv_token_s",
-        "prefill_per_token_s",
-        "prefill_base_s",
-    ):
+    fields = ["decode_base_s", "decode_per_request_s", "decode_per_kv_token_s"]
+    for name in fields if profile.prefill_curve else [*fields, "prefill_per_token_s", "prefill_base_s"]:
         assert getattr(profile, name) == pytest.approx(getattr(times, name), rel=0.001)
+    assert len(profile.prefill_curve) == len(times.prefill_curve)
+    for point, found in zip(profile.prefill_curve, times.prefill_curve, strict=True):
+        assert point == pytest.approx(found, rel=0.001)
 
 
 def test_a_figure_outside_its_tolerance_is_found() -> None:

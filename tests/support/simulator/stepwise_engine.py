@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest
 from headgate.simulator.engines.profile import EngineProfile
@@ -34,6 +35,7 @@ class StepwiseEngine:
         self.waiting: dict[str, Served] = {}
         self.order: list[str] = []
         self.finished: list[Served] = []
+        self.is_warm = False
 
     def play(self, arrivals: Sequence[Arrival]) -> None:
         """Serve the arrivals, without those that are larger than the pool."""
@@ -42,8 +44,10 @@ class StepwiseEngine:
             for number, arrival in enumerate(arrivals)
         ]
         upcoming = [
-            one for one in upcoming if one.prompt + max(one.arrival.output_tokens, 1) < self.profile.pool_tokens
-        ]  # fmt: skip
+            one
+            for one in upcoming
+            if one.prompt + max(one.arrival.output_tokens, 1) < self.profile.pool_tokens - self.profile.tenant_tokens
+        ]
         steps = 0
         while upcoming or self.waiting or self.batch:
             if not self.waiting and not self.batch:
@@ -79,7 +83,8 @@ class StepwiseEngine:
                 break
             if self.profile.batch_max is not None and len(self.batch) >= self.profile.batch_max:
                 break
-            if self.peak([*self.batch, one]) >= self.profile.pool_tokens:
+            tenants = {other.arrival.tenant for other in (*self.batch, one)}
+            if self.peak([*self.batch, one]) + self.profile.tenant_tokens * len(tenants) >= self.profile.pool_tokens:
                 break
             self.policy.admit(one.request_id)
             del self.waiting[one.request_id]
@@ -90,7 +95,8 @@ class StepwiseEngine:
         if admitted:
             tokens = sum(one.prompt for one in admitted)
             profile = self.profile
-            seconds = profile.prefill_base_s + profile.prefill_per_token_s * tokens + profile.overhead_s
+            seconds = self.prefill_s(tokens) + profile.overhead_s + (0.0 if self.is_warm else profile.warm_up_s)
+            self.is_warm = True
             self.enqueue_arrivals(upcoming, before_s=self.now_s + seconds)
             self.now_s += seconds
             for one in admitted:
@@ -100,6 +106,17 @@ class StepwiseEngine:
                     self.policy.on_generated(one.request_id, 1)
             self.end()
         return bool(admitted)
+
+    def prefill_s(self, tokens: int) -> float:
+        curve = self.profile.prefill_curve
+        if not curve:
+            return self.profile.prefill_base_s + self.profile.prefill_per_token_s * tokens
+        if tokens <= curve[0][0]:
+            return curve[0][1]
+        (low, low_s), (high, high_s) = next(
+            ((one, two) for one, two in pairwise(curve) if one[0] <= tokens < two[0]), curve[-2:]
+        )
+        return low_s + (high_s - low_s) * (tokens - low) / (high - low)
 
     def peak(self, batch: Sequence[Served]) -> int:
         """Return the most tokens held just before a request ends, if no other arrives."""

@@ -113,3 +113,13 @@ def test_what_is_wrong_is_one_line(
     printed = capsys.readouterr()
     assert (printed.out, printed.err.count("\n")) == ("", 1)
     assert says in printed.err
+
+
+@pytest.mark.parametrize("text", ['{"resourceSpans": []}', '{"ttfts": [0.1]}', "[1, 2]"])
+def test_a_log_in_json_is_told_from_a_csv(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "log.json"
+    path.write_text(text + " " * 70_000)
+    assert headgate("simulate", "--fit", str(path)) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
+    assert "headgate trace" in printed.err
