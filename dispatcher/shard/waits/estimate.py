@@ -18,12 +18,14 @@ Every queued call gets both: what is not measured yet has a prior.
 - L: seconds until the model has slots: the rest of the drain (`drain_s`, corrected by the drains seen) and of the load
   (planning/load_rests.py) if a worker is ordered to load it; else the rest of the model's absence
   (planning/absences.py), of which the soonest time at which a worker may have it is the prior. A model that is swapped
-  out while calls wait has turns (`with_turns`). Deferred calls for a model that is loaded nowhere wait until they are
+  out while calls wait has turns (`with_turns`), but no call waits longer than until the fleet has served all that is
+  before it, and all that waits and comes for other models: past turns say nothing of a burst that ends. Deferred calls for a model that is loaded nowhere wait until they are
   urgent, unless a worker is idle
 - q10, q50, q90: quantiles of actual over predicted waits (planning/wait_ratios.py), of the tenant, its model and all
   models, for each phase apart: a wait for a few ends scatters more than one for many, and a wait for a swap otherwise.
   For a missing model L has quantiles of its own, and all are corrected by q50 to the power _ABSENT_PART. For a
-  load P90 is at least that of L, with E
+  load P90 is at least that of L, with E. What is announced moves on from these, for each model and phase, until it
+  covers what it promises (planning/coverage.py); of a missing model that is L
 
 Source: QLM (SoCC 2024), section 6, equations 2 and 3. others(T) is the fluid model of weighted fair queueing: every
 other queue j gets as much per weight, or is empty, so with b_j the service that waits in it, λ_j its forecast arrivals
@@ -63,7 +65,7 @@ from dispatcher.shard.state.records import Worker, due_at
 from dispatcher.shard.state.state import State
 from dispatcher.shard.waits.backlogs import DEFERRED_RANK, Backlogs, Part, QueueName, scaled
 from dispatcher.shard.waits.learned import COSTS_MIN, FORECAST_S, ModelWaits, Phase
-from dispatcher.shard.waits.record import LoadTurn, WaitRecord
+from dispatcher.shard.waits.record import FleetWork, LoadTurn, WaitRecord
 
 NEAR_ENDS = 4.0
 """A wait for at most so many ends is of the phase NEAR."""
@@ -75,6 +77,8 @@ SLOT_PER_S = 50.0
 """Service units per second of a slot before any call has ended: 25 output tokens."""
 UNKNOWN_S = 30.0
 """Until a model is loaded that no worker can load now."""
+SHARED_LEAST_S = 2.0
+"""The rest of the fleet does not make a wait shorter than this."""
 DECIDED_S = 1.0
 """Until a worker is ordered to load a missing model, half the time between two plans."""
 PRIORS = {
@@ -133,9 +137,7 @@ def expected_wait(state: State, tenant: Tenant, model: str, position: int, *, de
     queued_s = batch.end_s(ends) if ends > _ROUNDING else 0.0
     if tenant.config.rate_per_s and state.settings.tiers is None and state.order.name in _WITH_GUARANTEES:
         queued_s = min(queued_s, own / min(per_s, tenant.config.rate_per_s * state.scale()))
-    known = record.models.get(model)
-    if known is not None and known.stay_s.count:
-        queued_s = with_turns(queued_s, known.stay_s.value, known.absence_s)
+    queued_s = _in_turns_s(state, model, queued_s, slots)
     near_s = NEAR_ENDS * each / per_s
     if phase is Phase.FAR and (ends <= NEAR_ENDS or queued_s <= near_s):
         phase = Phase.NEAR
@@ -149,13 +151,17 @@ def expected_wait(state: State, tenant: Tenant, model: str, position: int, *, de
         prior = Quantiles(*((each_s + queued_s) / predicted_s for each_s in absent))
     found = record.quantiles(costs, model, phase, prior, state.at)
     if phase is Phase.MISSING:
-        found = Quantiles(*(part * found.p50**_ABSENT_PART for part in prior))
+        absent = record.cover(model, phase, absent, state.at)
+        found = Quantiles(*((each_s + queued_s) / predicted_s * found.p50**_ABSENT_PART for each_s in absent))
+    else:
+        found = record.cover(model, phase, found, state.at)
     p10, p50, p90 = found
     p10_s, p50_s, p90_s = p10 * predicted_s, p50 * predicted_s, p90 * predicted_s
     if phase is Phase.ORDERED:
         p90_s = max(p90_s, absent.p90 + queued_s)
     if phase is Phase.FAR:
         near = record.quantiles(costs, model, Phase.NEAR, PRIORS[Phase.NEAR], state.at)
+        near = record.cover(model, Phase.NEAR, near, state.at)
         p50_s, p90_s = max(p50_s, near.p50 * near_s), max(p90_s, near.p90 * near_s)
     return Wait(min(p10_s, p50_s), p50_s, max(p50_s, p90_s), predicted_s, phase)
 
@@ -243,7 +249,8 @@ def _follow(state: State, call_id: str) -> None:
     wait = expected_wait(state, call.tenant, call.model, position, deferred=call.deferred)
     if wait.phase in _FROM_THE_PACE and not state.waits.has_pace(call.model):
         return
-    state.waits.follow(call, wait.phase, wait.predicted_s, state.at)
+    announced = Quantiles(wait.p10_s, wait.p50_s, wait.p90_s)
+    state.waits.follow(call, wait.phase, wait.predicted_s, announced, state.at)
 
 
 def _others(state: State, tenant: Tenant, queue: QueueName, own: float, mean_cost: float) -> tuple[float, float]:
@@ -266,6 +273,48 @@ def _others(state: State, tenant: Tenant, queue: QueueName, own: float, mean_cos
             before, expected = sums.given(inf, mean_cost)
             now, later = now + before, later + expected
     return now, now if level == inf else max(now, later)
+
+
+def _in_turns_s(state: State, model: str, served_s: float, slots: int) -> float:
+    """Return the wait for `served_s` seconds of service by so many slots in a fleet that swaps. It grows with them."""
+    known = state.waits.models.get(model)
+    turns_s = served_s
+    if known is not None and known.stay_s.count:
+        turns_s = with_turns(served_s, known.stay_s.value, known.absence_s)
+    if turns_s <= SHARED_LEAST_S or not state.slots.can_swap:
+        return turns_s
+    return min(turns_s, max(SHARED_LEAST_S, _all_served_s(state, model, served_s, slots)))
+
+
+def _all_served_s(state: State, model: str, served_s: float, slots: int) -> float:
+    """Return the seconds until the fleet has served what takes the model's slots so long, and all that waits and comes
+    for other models: no worker is without work while any waits that it can load."""
+    works = _fleet_works(state)
+    own = works.get(model)
+    if own is None or not own.workers:
+        return inf
+    now = sum(each.now_s for each in works.values()) - own.now_s
+    later = sum(each.later_s for each in works.values()) - own.later_s
+    served_s *= slots / own.slots
+    return own.swap_s + drained_s(served_s, now, later, own.workers, forecast_s=FORECAST_S)
+
+
+def _fleet_works(state: State) -> dict[str, FleetWork]:
+    """Return the work of each model's queues. It is found once for an entry."""
+    record, key = state.waits, (state.position, state.at)
+    if record.works_of != key:
+        record.works_of, record.works = key, {}
+        for model, ranks in _present_backlogs(state).ranks.items():
+            known = record.models.get(model) or record.all
+            slots = known.slots or record.all.slots or 1
+            per_s = slots * known.pace.slot_per_s(_slot_prior(record, known, known.full_slot_per_s))
+            mean_cost = known.costs.mean or record.all.costs.mean or COST
+            now, later = zip(*(each.given(inf, mean_cost) for each in ranks.values()), strict=True)
+            swaps_s = [each.swap_s[model] for each in state.workers.values() if model in each.swap_s]
+            record.works[model] = FleetWork(
+                sum(now) / per_s, sum(later) / per_s, slots, len(swaps_s), max(swaps_s, default=0.0)
+            )
+    return record.works
 
 
 def _until_loaded(state: State, model: str) -> LoadTurn:

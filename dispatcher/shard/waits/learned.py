@@ -7,7 +7,8 @@ bounded.
   gpu_worker, is the highest rate, which is too high for a prediction.) Old calls count less: at PACE_ENDS all sums are
   halved.
 - `Costs`: mean and variance of the true service of calls.
-- `Ratios` of actual over predicted waits (policies/planning/wait_ratios.py), for each `Phase`.
+- `Ratios` of actual over predicted waits (policies/planning/wait_ratios.py), for each `Phase`, and the `Coverage` of
+  what was announced (policies/planning/coverage.py).
 - For a model that is swapped: how long it was absent while calls waited, and how long it stayed; how long drains took,
   beside what was expected.
 """
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from math import exp
 
+from dispatcher.policies.planning.coverage import Coverage
 from dispatcher.policies.planning.wait_ratios import Quantiles, RatioQuantiles, WaitRatios
 from dispatcher.policies.waiting import residual
 
@@ -183,6 +185,7 @@ class ModelWaits:
     lasted_s: float = 0.0
     """The mean time from a call's dispatch to its end."""
     ratios: RatiosOfPhases = field(default_factory=dict)
+    coverage: dict[Phase, Coverage] = field(default_factory=dict)
     absences_s: deque[float] = field(default_factory=lambda: deque(maxlen=ABSENCES_MOST))
     """How long calls waited until a worker had the model."""
     stay_s: Mean = field(default_factory=Mean)

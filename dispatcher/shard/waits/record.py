@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from dispatcher.policies.orders.queues import Call
 from dispatcher.policies.planning.begun import BegunRecord
+from dispatcher.policies.planning.coverage import Coverage
 from dispatcher.policies.planning.forecast_record import ForecastRecord
 from dispatcher.policies.planning.wait_ratios import Quantiles
 from dispatcher.policies.waiting import drain_s
@@ -61,6 +62,24 @@ class LoadTurn(NamedTuple):
     full_slot_per_s: float
 
 
+class FleetWork(NamedTuple):
+    """`now_s`, `later_s`: the seconds that one worker, with so many slots, takes for all queues of a model: what waits
+    now, and with forecast arrivals. `workers`: those that can load it; `swap_s`: the longest swap to it."""
+
+    now_s: float
+    later_s: float
+    slots: int
+    workers: int
+    swap_s: float
+
+
+class Followed(NamedTuple):
+    """What learns from a waiting call: the ratios of its tenant, of its model and of all, and the model's coverage."""
+
+    ratios: tuple[Ratios, ...]
+    coverage: Coverage
+
+
 class WaitRecord:
     def __init__(self) -> None:
         self.ended: list[tuple[Call, float]] = []
@@ -94,6 +113,9 @@ class WaitRecord:
         self.turns: dict[str, LoadTurn] = {}
         """What the queues of models without slots wait for, as found for the entry `turns_of`."""
         self.turns_of = (-1, 0.0)
+        self.works: dict[str, FleetWork] = {}
+        """The work of each model's queues, as found for the entry `works_of`."""
+        self.works_of = (-1, 0.0)
         self.ends_from = self.arrivals_from = 0.0
         """Before these times no other end or arrival is sampled."""
         self._arrivals = 0
@@ -102,8 +124,8 @@ class WaitRecord:
         self.begun = BegunRecord()
         self.forecasts = ForecastRecord()
         """What plans forecast, and what followed."""
-        self.followed: dict[str, tuple[Ratios, ...]] = {}
-        """The ratios of its tenant, of its model and of all, for each waiting call that is followed."""
+        self.followed: dict[str, Followed] = {}
+        """The waiting calls that are followed, by id."""
 
     def passed(self, seconds: float) -> None:
         """Count the time since the last entry for the models that calls waited for."""
@@ -245,24 +267,39 @@ class WaitRecord:
         ratios = costs.ratios if costs is not None else None
         return ratios is None or sum(each.observed.waiting for each in ratios.values()) < FOLLOWED_MAX
 
-    def follow(self, call: Call, phase: Phase, predicted_s: float, now: float) -> None:
-        """Compare the call's wait from now on with the predicted one when it is dispatched."""
-        costs = self._costs(call.tenant.name, call.model)
+    def follow(self, call: Call, phase: Phase, predicted_s: float, announced: Quantiles, now: float) -> None:
+        """Compare the call's wait from now on with the predicted and the announced one."""
+        costs, known = self._costs(call.tenant.name, call.model), self.model(call.model)
         if costs.ratios is None:
             costs.ratios = {}
-        kept = costs.ratios, self.model(call.model).ratios, self.all.ratios
-        ratios = self.followed[call.id] = tuple(each.setdefault(phase, Ratios()) for each in kept)
+        kept = costs.ratios, known.ratios, self.all.ratios
+        ratios = tuple(each.setdefault(phase, Ratios()) for each in kept)
+        coverage = known.coverage.setdefault(phase, Coverage())
+        self.followed[call.id] = Followed(ratios, coverage)
         for each in ratios:
             each.observed.predicted(call.id, predicted_s, now)
+        coverage.on_announced(call.id, announced.p50, announced.p90, now)
 
     def on_dispatched(self, call_id: str, now: float) -> None:
-        for each in self.followed.pop(call_id, ()):
-            each.observed.on_dispatched(call_id, now)
+        followed = self.followed.pop(call_id, None)
+        if followed is not None:
+            for each in followed.ratios:
+                each.observed.on_dispatched(call_id, now)
+            followed.coverage.on_dispatched(call_id, now)
 
     def on_left(self, call_id: str) -> None:
         """Forget a call that left its queue without a dispatch."""
-        for each in self.followed.pop(call_id, ()):
-            each.observed.on_left(call_id)
+        followed = self.followed.pop(call_id, None)
+        if followed is not None:
+            for each in followed.ratios:
+                each.observed.on_left(call_id)
+            followed.coverage.on_left(call_id)
+
+    def cover(self, model: str, phase: Phase, estimate: Quantiles, now: float) -> Quantiles:
+        """Return the quantiles to announce for the model's calls."""
+        known = self.models.get(model)
+        coverage = known.coverage.get(phase) if known is not None else None
+        return estimate if coverage is None else coverage.move(estimate, now)
 
     def quantiles(self, costs: Costs | None, model: str, phase: Phase, prior: Quantiles, now: float) -> Quantiles:
         """Return the quantiles of actual over predicted waits: of the tenant, completed by its model's, by those of all

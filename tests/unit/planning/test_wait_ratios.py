@@ -15,11 +15,12 @@ from dispatcher.policies.planning.wait_ratios import (
 
 
 def after(ratios: list[float]) -> WaitRatios:
-    """A sample of dispatches with these ratios, of predictions of 10 s."""
+    """A sample of dispatches with these ratios, of predictions of 10 s, one every 10 s until the time 0."""
     sample = WaitRatios()
-    for number, ratio in enumerate(ratios):
-        sample.predicted(str(number), 10.0, 0.0)
-        sample.on_dispatched(str(number), 10.0 * ratio)
+    for number, ratio in enumerate(ratios, 1):
+        since = 10.0 * (number - len(ratios))
+        sample.predicted(str(number), 10.0, since)
+        sample.on_dispatched(str(number), since + 10.0 * ratio)
     return sample
 
 
