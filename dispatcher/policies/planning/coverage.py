@@ -6,21 +6,21 @@ wrong while the load drifts. So each announced quantile has a level x, which mov
     announced = estimate x e^(x spread)        x <- x + g (alpha - covered)
 
 alpha: 0.5 or 0.9. covered: 1 if the wait was no longer than announced, else 0. spread: the standard deviation of the
-logarithm of the wait, as the estimate has it. For any sequence of waits, the sum of g (alpha - covered) is the change of
-x. So as long as x is within LIMIT, the coverage, weighted by g, differs from alpha by at most 2 LIMIT / sum of g.
+logarithm of the wait, as the estimate has it. For any sequence of waits, the sum of g (alpha - covered) is the change
+of x. So as long as x is within LIMIT, the coverage, weighted by g, differs from alpha by at most 2 LIMIT / sum of g.
 
 An outcome is known when the wait ends or exceeds what was announced, whichever is first: a request that still waits is
 a miss as soon as its time has passed. Until then the request is open. While many are open, all of them answer to one
-level, and full steps would overshoot, again and again. So g = 1 / (OPEN + the requests that are open when it is announced): the level moves
-by about one spread in the time of one wait or of OPEN outcomes, whichever is longer. Waits that last as long as the load
-itself get little of it. The step for 0.9 is larger by the ratio of the normal density at the two quantiles: there a
-spread changes the coverage by less, so that equal steps would take longer.
+level, and full steps would overshoot, again and again. So g = 1 / (OPEN + the open requests), as they are when it is
+announced. The level moves by about a spread in the time of one wait or of OPEN outcomes, whichever is longer; waits as
+long as the load itself get little of it. For 0.9 g is larger, by the ratio of the normal densities at both quantiles:
+there a spread changes the coverage by less, and equal steps would take longer.
 
 A wait that ends when its median said, to the millisecond, as the rest of a swap does, is neither within it nor beyond.
 
 Sources: Gibbs and Candes, Adaptive Conformal Inference (NeurIPS 2021), equation 2; Angelopoulos, Candes and Tibshirani,
-Conformal PID Control (NeurIPS 2023), section 2.1, for a level of the score in place of alpha, and proposition 1 for the
-bound. Deviations: the step is divided by the open requests, and the level by the spread.
+Conformal PID Control (NeurIPS 2023), section 2, for a level of the score in place of alpha, and for the bound.
+Deviations: the step is divided by the open requests, the level is in spreads, and it stays within LIMIT.
 
 Costs: O(log n) for each request and O(1) for a quantile. Memory: two entries for each open request. Units: seconds.
 """
@@ -35,7 +35,7 @@ from dispatcher.policies.planning.wait_ratios import Quantiles
 
 OPEN = 20.0
 """So many requests count as open beside those that are."""
-LIMIT = 3.0
+LIMIT = 2.0
 """A level stays within so many spreads."""
 EXACT_S = 0.001
 _SPREAD_LEAST = 0.02
@@ -88,6 +88,13 @@ class Coverage:
     _open: dict[str, _Announced] = field(default_factory=dict)
     _due: list[tuple[float, str]] = field(default_factory=list)
     """When each open request exceeds what was announced next."""
+
+    @classmethod
+    def like(cls, other: Coverage) -> Coverage:
+        """Return one that begins with the other's levels: of a part of its requests."""
+        found = cls()
+        found.p50.at, found.p90.at = other.p50.at, other.p90.at
+        return found
 
     def __len__(self) -> int:
         """Return the number of open requests."""

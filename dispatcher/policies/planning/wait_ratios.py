@@ -14,10 +14,11 @@ class to class at times that are known when it is predicted: arrival + predicted
 the next move of each.
 
 A sample of few requests is completed by that of a larger group, `prior`, as so many observations: the quantile is the
-geometric mean of both, weighted by their numbers. Without a larger group there is a prior of the caller's. Requests that
-wait at the same time share what makes them wait longer: a hundred of one long queue are no hundred observations. So a
-request counts as the part of its predicted wait in which no other one was predicted, at most 1, and a sample as the
-sum of these: as the number of waits that could follow each other.
+geometric mean of both, weighted by their numbers. Without a larger group there is a prior of the caller's.
+
+Requests that wait at the same time share what makes them wait longer: a hundred of one long queue are no hundred
+observations. So a request counts as the time since the prediction before it, as a part of its own predicted wait and
+1 at most. A sample counts as the sum of these: as the number of waits that could follow each other.
 
 Deviation from QLM: section 6 has no correction; its estimate is meant to be conservative. What these quantiles miss,
 because they are learned from waits that began a wait ago, is left to the levels of coverage.py.

@@ -19,13 +19,13 @@ Every queued call gets both: what is not measured yet has a prior.
   (planning/load_rests.py) if a worker is ordered to load it; else the rest of the model's absence
   (planning/absences.py), of which the soonest time at which a worker may have it is the prior. A model that is swapped
   out while calls wait has turns (`with_turns`), but no call waits longer than until the fleet has served all that is
-  before it, and all that waits and comes for other models: past turns say nothing of a burst that ends. Deferred calls for a model that is loaded nowhere wait until they are
-  urgent, unless a worker is idle
+  before it, and all that waits and comes for other models: past turns say nothing of a burst that ends. Deferred calls
+  for a model that is loaded nowhere wait until they are urgent, unless a worker is idle
 - q10, q50, q90: quantiles of actual over predicted waits (planning/wait_ratios.py), of the tenant, its model and all
   models, for each phase apart: a wait for a few ends scatters more than one for many, and a wait for a swap otherwise.
   For a missing model L has quantiles of its own, and all are corrected by q50 to the power _ABSENT_PART. For a
-  load P90 is at least that of L, with E. What is announced moves on from these, for each model and phase, until it
-  covers what it promises (planning/coverage.py); of a missing model that is L
+  load P90 is at least that of L, with E. What is announced moves on from these, for each tenant, model and phase,
+  until it covers what it promises (planning/coverage.py); for a missing model L moves
 
 Source: QLM (SoCC 2024), section 6, equations 2 and 3. others(T) is the fluid model of weighted fair queueing: every
 other queue j gets as much per weight, or is empty, so with b_j the service that waits in it, λ_j its forecast arrivals
@@ -49,7 +49,7 @@ announcement nor an entry takes longer with many tenants.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf, isfinite, sqrt
 from typing import NamedTuple
 
@@ -63,9 +63,9 @@ from dispatcher.policies.tiers import Tier
 from dispatcher.policies.waiting import FullBatch, drained_s, with_turns
 from dispatcher.shard.state.records import Worker, due_at
 from dispatcher.shard.state.state import State
-from dispatcher.shard.waits.backlogs import DEFERRED_RANK, Backlogs, Part, QueueName, scaled
+from dispatcher.shard.waits.backlogs import DEFERRED_RANK, Backlogs, Part, QueueName, RankSums, scaled
 from dispatcher.shard.waits.learned import COSTS_MIN, FORECAST_S, ModelWaits, Phase
-from dispatcher.shard.waits.record import FleetWork, LoadTurn, WaitRecord
+from dispatcher.shard.waits.record import FleetFit, FleetWork, LoadTurn, WaitRecord
 
 NEAR_ENDS = 4.0
 """A wait for at most so many ends is of the phase NEAR."""
@@ -96,6 +96,7 @@ CHANGED_MOST = 100
 _ROUNDING = 1e-6
 _SAMPLE_EVERY_S = 0.004
 """At most one end and one arrival in so many seconds changes the costs and the forecast of its tenant."""
+_WORKS_KEPT_S = 0.2
 _FOLLOW_EVERY_S = 0.02
 """At most one waiting call in so many seconds is compared with its prediction. More would not change a quantile."""
 _ABSENT_PART = 0.6
@@ -137,7 +138,7 @@ def expected_wait(state: State, tenant: Tenant, model: str, position: int, *, de
     queued_s = batch.end_s(ends) if ends > _ROUNDING else 0.0
     if tenant.config.rate_per_s and state.settings.tiers is None and state.order.name in _WITH_GUARANTEES:
         queued_s = min(queued_s, own / min(per_s, tenant.config.rate_per_s * state.scale()))
-    queued_s = _in_turns_s(state, model, queued_s, slots)
+    queued_s = _in_turns_s(state, model, queued_s)
     near_s = NEAR_ENDS * each / per_s
     if phase is Phase.FAR and (ends <= NEAR_ENDS or queued_s <= near_s):
         phase = Phase.NEAR
@@ -151,17 +152,17 @@ def expected_wait(state: State, tenant: Tenant, model: str, position: int, *, de
         prior = Quantiles(*((each_s + queued_s) / predicted_s for each_s in absent))
     found = record.quantiles(costs, model, phase, prior, state.at)
     if phase is Phase.MISSING:
-        absent = record.cover(model, phase, absent, state.at)
+        absent = record.cover(costs, model, phase, absent, state.at)
         found = Quantiles(*((each_s + queued_s) / predicted_s * found.p50**_ABSENT_PART for each_s in absent))
     else:
-        found = record.cover(model, phase, found, state.at)
+        found = record.cover(costs, model, phase, found, state.at)
     p10, p50, p90 = found
     p10_s, p50_s, p90_s = p10 * predicted_s, p50 * predicted_s, p90 * predicted_s
     if phase is Phase.ORDERED:
         p90_s = max(p90_s, absent.p90 + queued_s)
     if phase is Phase.FAR:
         near = record.quantiles(costs, model, Phase.NEAR, PRIORS[Phase.NEAR], state.at)
-        near = record.cover(model, Phase.NEAR, near, state.at)
+        near = record.cover(costs, model, Phase.NEAR, near, state.at)
         p50_s, p90_s = max(p50_s, near.p50 * near_s), max(p90_s, near.p90 * near_s)
     return Wait(min(p10_s, p50_s), p50_s, max(p50_s, p90_s), predicted_s, phase)
 
@@ -234,6 +235,7 @@ def observe(state: State, facts: Sequence[Fact], seconds: float) -> None:
             if at >= record.follow_from:
                 _follow(state, fact.id)
         elif isinstance(fact, _OF_WORKERS):
+            record.fits.clear()
             record.see_load(fact.worker, state.workers.get(fact.worker), at)
     if record.draining:
         record.see_idle(state.workers, at)
@@ -275,46 +277,65 @@ def _others(state: State, tenant: Tenant, queue: QueueName, own: float, mean_cos
     return now, now if level == inf else max(now, later)
 
 
-def _in_turns_s(state: State, model: str, served_s: float, slots: int) -> float:
-    """Return the wait for `served_s` seconds of service by so many slots in a fleet that swaps. It grows with them."""
+def _in_turns_s(state: State, model: str, served_s: float) -> float:
+    """Return the wait for `served_s` seconds of service by the model's slots. It grows with them."""
     known = state.waits.models.get(model)
     turns_s = served_s
     if known is not None and known.stay_s.count:
         turns_s = with_turns(served_s, known.stay_s.value, known.absence_s)
     if turns_s <= SHARED_LEAST_S or not state.slots.can_swap:
         return turns_s
-    return min(turns_s, max(SHARED_LEAST_S, _all_served_s(state, model, served_s, slots)))
+    return min(turns_s, max(SHARED_LEAST_S, _all_served_s(state, model, served_s)))
 
 
-def _all_served_s(state: State, model: str, served_s: float, slots: int) -> float:
+def _all_served_s(state: State, model: str, served_s: float) -> float:
     """Return the seconds until the fleet has served what takes the model's slots so long, and all that waits and comes
     for other models: no worker is without work while any waits that it can load."""
     works = _fleet_works(state)
     own = works.get(model)
-    if own is None or not own.workers:
+    if own is None:
         return inf
     now = sum(each.now_s for each in works.values()) - own.now_s
     later = sum(each.later_s for each in works.values()) - own.later_s
-    served_s *= slots / own.slots
-    return own.swap_s + drained_s(served_s, now, later, own.workers, forecast_s=FORECAST_S)
+    return own.fit.swap_s + drained_s(served_s * own.fit.part, now, later, 1.0, forecast_s=FORECAST_S)
 
 
 def _fleet_works(state: State) -> dict[str, FleetWork]:
-    """Return the work of each model's queues. It is found once for an entry."""
-    record, key = state.waits, (state.position, state.at)
-    if record.works_of != key:
-        record.works_of, record.works = key, {}
-        for model, ranks in _present_backlogs(state).ranks.items():
-            known = record.models.get(model) or record.all
-            slots = known.slots or record.all.slots or 1
-            per_s = slots * known.pace.slot_per_s(_slot_prior(record, known, known.full_slot_per_s))
-            mean_cost = known.costs.mean or record.all.costs.mean or COST
-            now, later = zip(*(each.given(inf, mean_cost) for each in ranks.values()), strict=True)
-            swaps_s = [each.swap_s[model] for each in state.workers.values() if model in each.swap_s]
-            record.works[model] = FleetWork(
-                sum(now) / per_s, sum(later) / per_s, slots, len(swaps_s), max(swaps_s, default=0.0)
-            )
+    """Return the work of each model's queues. It is found again at most every _WORKS_KEPT_S seconds."""
+    record = state.waits
+    if not record.works_at <= state.at < record.works_at + _WORKS_KEPT_S:
+        record.works_at = state.at
+        found = ((model, _fleet_work(state, model, ranks)) for model, ranks in _present_backlogs(state).ranks.items())
+        record.works = {model: work for model, work in found if work is not None}
     return record.works
+
+
+def _fleet_work(state: State, model: str, ranks: Mapping[int, RankSums]) -> FleetWork | None:
+    fit = state.waits.fits.get(model)
+    if fit is None:
+        fit = state.waits.fits[model] = _fit(state, model)
+    if not fit.part:
+        return None
+    *_, per_s = _service(state, model)
+    mean_cost = (state.waits.models.get(model) or state.waits.all).costs.mean or state.waits.all.costs.mean or COST
+    now, later = zip(*(each.given(inf, mean_cost) for each in ranks.values()), strict=True)
+    return FleetWork(fit.part * sum(now) / per_s, fit.part * sum(later) / per_s, fit)
+
+
+def _fit(state: State, model: str) -> FleetFit:
+    """Return the model's part of the fleet. A worker that does not know its rate counts as the mean of the others."""
+    able = [worker for worker in state.workers.values() if model in worker.swap_s]
+    if not able:
+        return FleetFit(0.0, 0.0)
+    known = {each.name: rate for each in able if (rate := _rate(each, model))}
+    usual = sum(known.values()) / len(known) if known else 1.0
+    rates = [known.get(each.name, usual) for each in able]
+    serving = sum(rate for each, rate in zip(able, rates, strict=True) if each.model == model and each.slots_open)
+    return FleetFit((serving or usual) / sum(rates), max(each.swap_s[model] for each in able))
+
+
+def _rate(worker: Worker, model: str) -> float:
+    return next((each.service_per_s for each in worker.config.models if each.model == model), 0.0)
 
 
 def _until_loaded(state: State, model: str) -> LoadTurn:

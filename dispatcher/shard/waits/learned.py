@@ -99,6 +99,7 @@ class Costs:
     """When `recent` faded last, in Unix seconds."""
     ratios: RatiosOfPhases | None = None
     """None until one of its calls waits."""
+    coverage: dict[Phase, Coverage] = field(default_factory=dict)
 
     @property
     def own_mean(self) -> float:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 from dispatcher.policies.orders.queues import Call
@@ -62,22 +63,28 @@ class LoadTurn(NamedTuple):
     full_slot_per_s: float
 
 
-class FleetWork(NamedTuple):
-    """`now_s`, `later_s`: the seconds that one worker, with so many slots, takes for all queues of a model: what waits
-    now, and with forecast arrivals. `workers`: those that can load it; `swap_s`: the longest swap to it."""
+class FleetFit(NamedTuple):
+    """`part`: of the service of the workers that can load a model, what those with the model have now, or else one that
+    loads it; 0 if none can. `swap_s`: the longest swap to it."""
 
-    now_s: float
-    later_s: float
-    slots: int
-    workers: int
+    part: float
     swap_s: float
 
 
+class FleetWork(NamedTuple):
+    """The seconds that the fleet takes for all queues of a model: of what waits now, and with forecast arrivals."""
+
+    now_s: float
+    later_s: float
+    fit: FleetFit
+
+
 class Followed(NamedTuple):
-    """What learns from a waiting call: the ratios of its tenant, of its model and of all, and the model's coverage."""
+    """What learns from a waiting call: the ratios of its tenant, of its model and of all, and the coverage of its model
+    and of its tenant."""
 
     ratios: tuple[Ratios, ...]
-    coverage: Coverage
+    coverages: tuple[Coverage, ...]
 
 
 class WaitRecord:
@@ -114,8 +121,10 @@ class WaitRecord:
         """What the queues of models without slots wait for, as found for the entry `turns_of`."""
         self.turns_of = (-1, 0.0)
         self.works: dict[str, FleetWork] = {}
-        """The work of each model's queues, as found for the entry `works_of`."""
-        self.works_of = (-1, 0.0)
+        """The work of each model's queues, as found at `works_at` (Unix seconds)."""
+        self.works_at = -inf
+        self.fits: dict[str, FleetFit] = {}
+        """The models' parts of the fleet, until a worker changes."""
         self.ends_from = self.arrivals_from = 0.0
         """Before these times no other end or arrival is sampled."""
         self._arrivals = 0
@@ -274,18 +283,23 @@ class WaitRecord:
             costs.ratios = {}
         kept = costs.ratios, known.ratios, self.all.ratios
         ratios = tuple(each.setdefault(phase, Ratios()) for each in kept)
-        coverage = known.coverage.setdefault(phase, Coverage())
-        self.followed[call.id] = Followed(ratios, coverage)
+        of_model = known.coverage.setdefault(phase, Coverage())
+        if phase not in costs.coverage:
+            costs.coverage[phase] = Coverage.like(of_model)
+        coverages = of_model, costs.coverage[phase]
+        self.followed[call.id] = Followed(ratios, coverages)
         for each in ratios:
             each.observed.predicted(call.id, predicted_s, now)
-        coverage.on_announced(call.id, announced.p50, announced.p90, now)
+        for each_coverage in coverages:
+            each_coverage.on_announced(call.id, announced.p50, announced.p90, now)
 
     def on_dispatched(self, call_id: str, now: float) -> None:
         followed = self.followed.pop(call_id, None)
         if followed is not None:
             for each in followed.ratios:
                 each.observed.on_dispatched(call_id, now)
-            followed.coverage.on_dispatched(call_id, now)
+            for coverage in followed.coverages:
+                coverage.on_dispatched(call_id, now)
 
     def on_left(self, call_id: str) -> None:
         """Forget a call that left its queue without a dispatch."""
@@ -293,13 +307,16 @@ class WaitRecord:
         if followed is not None:
             for each in followed.ratios:
                 each.observed.on_left(call_id)
-            followed.coverage.on_left(call_id)
+            for coverage in followed.coverages:
+                coverage.on_left(call_id)
 
-    def cover(self, model: str, phase: Phase, estimate: Quantiles, now: float) -> Quantiles:
-        """Return the quantiles to announce for the model's calls."""
+    def cover(self, costs: Costs | None, model: str, phase: Phase, estimate: Quantiles, now: float) -> Quantiles:
+        """Return the quantiles to announce: by the levels of the tenant, or else of its model."""
         known = self.models.get(model)
-        coverage = known.coverage.get(phase) if known is not None else None
-        return estimate if coverage is None else coverage.move(estimate, now)
+        for each in (costs, known):
+            if each is not None and phase in each.coverage:
+                return each.coverage[phase].move(estimate, now)
+        return estimate
 
     def quantiles(self, costs: Costs | None, model: str, phase: Phase, prior: Quantiles, now: float) -> Quantiles:
         """Return the quantiles of actual over predicted waits: of the tenant, completed by its model's, by those of all

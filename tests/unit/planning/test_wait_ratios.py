@@ -49,6 +49,19 @@ def test_the_prior_fades_with_observations() -> None:
     assert half.p50 == pytest.approx((0.5 * 1.0) ** 0.5)
 
 
+def test_waits_at_the_same_time_are_one_observation() -> None:
+    sample, prior = WaitRatios(), Quantiles(0.5, 1.0, 2.0)
+    for number in range(101):
+        sample.predicted(str(number), 10.0, 0.001 * number)
+    assert sample.quantiles(25.0).weight == pytest.approx(1.01 / (1.01 + PRIOR_OBSERVATIONS)), "all are overdue"
+    for number in range(101):
+        sample.on_dispatched(str(number), 30.0)
+    found = sample.quantiles(30.0)
+    assert found.weight == pytest.approx(1.01 / (1.01 + PRIOR_OBSERVATIONS))
+    assert found.own.p50 == pytest.approx(3.0, rel=0.02)
+    assert found.with_prior(prior).p50 < 1.2
+
+
 def test_the_quantiles_are_bounded() -> None:
     assert own(after([0.001] * 50), 100.0).p50 <= RATIO_MIN
     longest = own(after([1000.0] * 50), 1e5)
