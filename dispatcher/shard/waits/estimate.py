@@ -56,7 +56,7 @@ from typing import NamedTuple
 from dispatcher.model.facts import Accepted, Dispatched, Dropped, Fact, ModelOrdered, WorkerLost, WorkerSet
 from dispatcher.policies.orders.queues import Tenant
 from dispatcher.policies.planning.absences import absence_rest
-from dispatcher.policies.planning.fleet import DRAIN_S, residency_s
+from dispatcher.policies.planning.fleet import DRAIN_S, SWAPS_SAVED_S, residency_s, rest_s
 from dispatcher.policies.planning.load_rests import load_rest
 from dispatcher.policies.planning.wait_ratios import Quantiles
 from dispatcher.policies.tiers import Tier
@@ -409,10 +409,20 @@ def _turn_in_s(state: State, worker: Worker, model: str) -> float:
     if not isfinite(swap_s) or not (worker.load or worker.config.state == "serving"):
         return inf
     if worker.load:
-        return _loaded_in_s(state, worker).p50 + residency_s(swap_s, True) + swap_s
-    since = max(worker.config.loaded_at, worker.ordered_at)
-    kept_s = residency_s(swap_s, worker.model in state.waiting_models) if worker.model else 0.0
-    return max(DECIDED_S, since + kept_s - state.at) + _drain_s(state, worker) + swap_s
+        return _loaded_in_s(state, worker).p50 + rest_s(worker.swap_s.get(worker.load, 0.0), swap_s) + swap_s
+    return max(DECIDED_S, _rest_left_s(state, worker, swap_s)) + _drain_s(state, worker) + swap_s
+
+
+def _rest_left_s(state: State, worker: Worker, swap_s: float) -> float:
+    """Return the seconds until a plan may swap the worker (planning/fleet.py, `rest_left_s`)."""
+    if not worker.model:
+        return 0.0
+    since, is_waited_for = max(worker.config.loaded_at, worker.ordered_at), worker.model in state.waiting_models
+    if worker.last_swap_s is None:
+        return since + residency_s(swap_s, is_waited_for) - state.at
+    if not is_waited_for:
+        return worker.paid_until - SWAPS_SAVED_S - state.at
+    return since + rest_s(worker.last_swap_s, swap_s) - state.at
 
 
 def _until_urgent_s(state: State, tenant: Tenant, model: str) -> float:
