@@ -14,7 +14,7 @@ from dispatcher.shard.waits import estimate as waits
 from dispatcher.shard.waits.estimate import expected_wait
 from dispatcher.shard.waits.learned import Pace, Phase
 from dispatcher.shard.waits.record import COSTS_MAX, WaitRecord
-from tests.support.world.lone_shard import LoneShard, report
+from tests.support.world.lone_shard import LoneShard, report, swap_report
 
 COST = 700.0
 EACH_S = 1.0
@@ -168,6 +168,29 @@ def test_a_worker_that_swaps_late_is_learned() -> None:
     assert not worker.load
 
 
+@pytest.mark.parametrize("of_others", [0, 20])
+def test_no_wait_is_longer_than_the_fleet_takes_for_all(of_others: int) -> None:
+    """One of two workers has the model. The other one turns to it once nothing waits for its own."""
+    shard = LoneShard(None, *(swap_report(*each, {"m": 4.0, "n": 4.0}) for each in (("w", "m"), ("x", "n"))))
+    names = {model: [shard.call("a", model=model) for _ in range(3)] for model in ("m", "n")}
+    for _ in range(30):
+        shard.now += EACH_S
+        for model, waiting_names in names.items():
+            shard.end(waiting_names.pop(0), TOKENS)
+            waiting_names.append(shard.call("a", model=model))
+    for _ in range(of_others):
+        shard.now += 0.01
+        shard.call("b", model="n")
+    shard.now += 0.3
+    shard.call("a", model="n")
+    state, positions = shard.shard.state, (1, 2, 3, 10, 100)
+    waits_s = [expected_wait(state, state.tenants["a"], "m", position).predicted_s for position in positions]
+    assert waits_s == sorted(waits_s)
+    assert 0 < waits_s[0] <= EACH_S
+    assert (100 + of_others) / 2 <= waits_s[-1] <= (100 + of_others) / 2 + 4.0 + 20.0, "a swap, and what is forecast"
+    assert waits_s[-1] < 80.0
+
+
 def test_a_full_queue_says_when_a_place_is_free() -> None:
     shard = LoneShard()
     busy(shard)
@@ -289,6 +312,12 @@ def test_a_process_that_folds_the_log_announces_the_same() -> None:
     _, outcome = shard.accept()
     found = expected_wait(heir.state, heir.state.tenants["a"], "m", 1)
     assert found.p50_s == pytest.approx(wait_s(outcome), rel=0.01)
+    levels = [
+        {phase: (each.p50.at, each.p90.at) for phase, each in record.costs["a", "m"].coverage.items()}
+        for record in (shard.shard.state.waits, heir.state.waits)
+    ]
+    assert levels[0] == levels[1]
+    assert any(p90 for _, p90 in levels[0].values()), "the heir has the levels, and they have moved"
 
 
 def _first_facts() -> tuple[Fact, ...]:
