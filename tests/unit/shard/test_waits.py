@@ -168,6 +168,27 @@ def test_a_worker_that_swaps_late_is_learned() -> None:
     assert not worker.load
 
 
+def test_a_missing_model_is_expected_when_a_plan_may_load_it() -> None:
+    """A worker that has just swapped may swap again if nothing waits for its model, and else after a batch."""
+    both = tuple(LoadableModel(name, 4.0, 0, 1.0, 10.0) for name in ("m", "n"))
+    shard = LoneShard(None, report()._replace(models=both))
+    shard.now += 100.0
+    first = shard.call("a", model="n")
+    while not (worker := next(iter(shard.shard.state.workers.values()))).load:
+        shard.now += 0.5
+        shard.do(Tick())
+    shard.now += 4.0
+    shard.do(report(model="n")._replace(models=both))
+    shard.end(first, TOKENS)
+    state = shard.shard.state
+    idle_s = waits._turn_in_s(state, worker, "m")
+    for _ in range(3):
+        shard.call("a", model="n")
+    drain_s = state.waits.expected_drain_s(worker)
+    assert idle_s == pytest.approx(waits.DECIDED_S + waits._swap_s(state, worker, "m"), abs=0.01)
+    assert waits._turn_in_s(state, worker, "m") == pytest.approx(idle_s - waits.DECIDED_S + 4.0 + drain_s, abs=0.01)
+
+
 @pytest.mark.parametrize("of_others", [0, 20])
 def test_no_wait_is_longer_than_the_fleet_takes_for_all(of_others: int) -> None:
     """One of two workers has the model. The other one turns to it once nothing waits for its own."""
