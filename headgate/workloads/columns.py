@@ -167,6 +167,8 @@ def _find_columns(
         has = [form for form in forms if form in found]
         named = [form for form in has if form in given]
         if not has:
+            if len(header) == 1 and any(mark in header[0] for mark in ";\t|"):
+                raise TraceError(f"{name}, line 1: one column, {header[0][:200]!r}: separate the columns by commas")
             known = ", ".join(known for form in forms for known in {**_TIMES, **_OTHERS}[form])
             raise TraceError(
                 f"{name}, line 1: no column for {' or '.join(forms)} among {', '.join(header)[:200]}: "
@@ -183,7 +185,8 @@ def _column_of(name: str, form: str, header: Sequence[str], given: Mapping[str, 
         wanted = given_name(given[form])
         names = [column for column in header if column == _plain(wanted)]
         if not names:
-            raise TraceError(f"{name}, line 1: no column {wanted[:40]!r}, which --columns names as {form}")
+            units = f"; units are {', '.join(_UNITS_NS)}" if ":" in wanted else ""
+            raise TraceError(f"{name}, line 1: no column {wanted[:40]!r}, which --columns names as {form}{units}")
     else:
         known = {**_TIMES, **_OTHERS}[form]
         names = [column for column in header if (_without_unit(column) if form in _TIMES else column) in known]

@@ -8,10 +8,10 @@ from pathlib import Path
 from statistics import fmean
 
 from headgate.simulator.measures.collector import Measures
-from headgate.simulator.report.drawing import Plot, Series
+from headgate.simulator.report.drawing import Plot
 from headgate.simulator.report.html import data, document, table, write_whole
 from headgate.simulator.report.page import OVERLOADED
-from headgate.simulator.report.plots import inline
+from headgate.simulator.report.plots import bars_csv, grouped_bars, inline
 from headgate.simulator.run import Run, forecast_text, waits_text
 
 _CHARTED_MAX = 12
@@ -37,17 +37,22 @@ def page(by_planner: Sequence[Sequence[Run]]) -> str:
 
 
 def verdict(by_planner: Sequence[Sequence[Run]]) -> str:
-    """Return which planner serves its worst-off tenant best, in one sentence."""
+    """Return which planner serves its worst-off tenant best, in one sentence. Planners that tie are named together."""
     worst = {_name(runs): min((_in_time(runs, tenant), tenant) for tenant in runs[0].tenants) for runs in by_planner}
-    best = max(worst, key=lambda name: worst[name][0])
-    value, tenant = worst[best]
+    most, tenant = max(worst.values(), key=lambda pair: pair[0])
+    best = [name for name, (value, _) in worst.items() if value == most]
     others = "; ".join(
-        f"under {name} {other} has {share:.1%}" for name, (share, other) in worst.items() if name != best
+        f"under {name} {other} has {value:.1%}" for name, (value, other) in worst.items() if value < most
     )
-    return (
-        f"Under {best} the worst-off tenant, {tenant}, has {value:.1%} of its first tokens in time"
-        f"{f', the most of {len(worst)} planners: {others}' if others else ''}."
-    )
+    if most == 1.0:
+        text = f"Under {_and(best)} every first token of every tenant is in time"
+        return f"{text}{f'; {others}' if others else ''}."
+    text = f"Under {_and(best)} the worst-off tenant, {tenant}, has {most:.1%} of its first tokens in time"
+    return f"{text}{f', the most of {len(worst)} planners: {others}' if others else ''}."
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _name(runs: Sequence[Run]) -> str:
@@ -94,29 +99,30 @@ def _outside_fit(by_planner: Sequence[Sequence[Run]]) -> list[str]:
 def _charts(by_planner: Sequence[Sequence[Run]]) -> str:
     every = by_planner[0][0].tenants
     shown = sorted(every, key=lambda name: (-every[name].requests, name))[:_CHARTED_MAX]
+    plots = {
+        "First tokens in time": _bars("%", shown, by_planner, lambda each: 100 * each.in_time),
+        "Time to first token, P99": _bars("s", shown, by_planner, _p99),
+        "Lateness, mean": _bars("s", shown, by_planner, lambda each: each.lateness_s),
+    }
     drawn = (
-        _chart("First tokens in time", "%", shown, by_planner, lambda each: 100 * each.in_time),
-        _chart("Time to first token, P99", "s", shown, by_planner, _p99),
-        _chart("Lateness, mean", "s", shown, by_planner, lambda each: each.lateness_s),
+        f"<figure><figcaption>{title} ({plot.y_label})</figcaption>{inline(title, plot)}</figure>"
+        for title, plot in plots.items()
     )
     more = f" The {_CHARTED_MAX} with the most requests." if len(every) > _CHARTED_MAX else ""
     what = f"<h2>By tenant</h2><p>Every planner beside the others.{more}</p>"
-    return f'<section>{what}<div class="charts">{"".join(drawn)}</div></section>\n'
+    written = bars_csv("planner", {title.lower(): plot for title, plot in plots.items()})
+    return f'<section>{what}<div class="charts">{"".join(drawn)}</div>{written}</section>\n'
 
 
-def _chart(
-    title: str,
+def _bars(
     unit: str,
     tenants: Sequence[str],
     by_planner: Sequence[Sequence[Run]],
     figure: Callable[[Measures], float | None],
-) -> str:
-    series = [
-        Series(_name(runs), range(len(tenants)), [_mean(runs, tenant, figure) for tenant in tenants])
-        for runs in by_planner
-    ]
-    plot = Plot("chart", title, "", unit, series, kind="bars", ticks=tuple(tenants))
-    return f"<figure><figcaption>{title} ({unit})</figcaption>{inline(title, plot)}</figure>"
+) -> Plot:
+    return grouped_bars(
+        unit, tenants, {_name(runs): [_mean(runs, tenant, figure) for tenant in tenants] for runs in by_planner}
+    )
 
 
 def _mean(runs: Sequence[Run], tenant: str, figure: Callable[[Measures], float | None]) -> float | None:
@@ -140,9 +146,16 @@ def _planners(by_planner: Sequence[Sequence[Run]]) -> str:
     texts = "".join(
         f"<p>{escape(_name(runs))}: {text}</p>"
         for runs in by_planner
-        for text in filter(None, (forecast_text(runs[0]), waits_text(runs[0])))
+        for text in filter(None, (_refused(runs[0]), forecast_text(runs[0]), waits_text(runs[0])))
     )
     return f"<section><h2>Planners</h2>{table(headings, rows)}{texts}</section>\n"
+
+
+def _refused(run: Run) -> str:
+    """Return why requests were not served; "" if all were."""
+    if not run.rejections:
+        return ""
+    return f"Not served: {escape(', '.join(f'{count:,} {reason}' for reason, count in run.rejections.items()))}."
 
 
 def _tenants(by_planner: Sequence[Sequence[Run]]) -> str:
@@ -160,7 +173,7 @@ def _tenants(by_planner: Sequence[Sequence[Run]]) -> str:
         for tenant in by_planner[0][0].tenants
         for runs in by_planner
     ]
-    headings = ["tenant", "planner", "requests", "in time", "late", "TTFT P50", "TTFT P99", "share", "service"]
+    headings = ["tenant", "planner", "requests", "in time", "late", "TTFT P50", "TTFT P99", "share", "service (units)"]
     what = (
         "Late: by how many seconds first tokens came too late, in the mean over the served requests. Share: of the "
         "service until the last request arrived."

@@ -120,6 +120,7 @@ def test_a_bad_log_is_one_sentence(tmp_path: Path, rows: list[str], says: str) -
         ),
         ('{"ttfts": [1], "itls": [[2]]}', "", "line 1: JSON in place of a CSV's header: headgate trace makes"),
         (HEADER, "arrival=when", "no column 'when', which --columns names as arrival"),
+        (HEADER, "arrival=arrival_s:h", "which --columns names as arrival; units are s, ms, us, ns"),
     ],
 )
 def test_a_header_that_is_wrong(tmp_path: Path, header: str, columns: str, says: str) -> None:

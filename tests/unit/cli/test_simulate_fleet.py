@@ -189,7 +189,10 @@ def test_the_report_has_the_verdict_and_the_data(folder: Path, capsys: pytest.Ca
     assert "\nplan,vtc,0,small,60,60," in text
     assert "The load is above what the fleet can serve: it was busy after the last arrival for" in text
     assert headgate("simulate", str(folder / "light.csv"), *where) == 0
-    assert "above what the fleet can serve" not in page.read_text()
+    text = page.read_text()
+    assert "above what the fleet can serve" not in text
+    assert "Under fcfs (vtc) and plan (vtc) every first token of every tenant is in time." in text
+    assert "tenant,planner,first tokens in time (%),&quot;time to first token, p99 (s)&quot;" in text
 
 
 @pytest.mark.parametrize(
