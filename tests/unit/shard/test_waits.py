@@ -189,6 +189,26 @@ def test_a_missing_model_is_expected_when_a_plan_may_load_it() -> None:
     assert waits._turn_in_s(state, worker, "m") == pytest.approx(idle_s - waits.DECIDED_S + 4.0 + drain_s, abs=0.01)
 
 
+def test_levels_move_what_is_announced_and_a_new_tenant_begins_with_those_of_the_model() -> None:
+    shard = backlog()
+    state = shard.shard.state
+    before = expected_wait(state, state.tenants["a"], "m", 30)
+    known, costs = state.waits.models["m"], state.waits.costs["a", "m"]
+    for each in (known, costs):
+        each.coverage[before.phase].p50.at = each.coverage[before.phase].p90.at = 0.0
+    level = expected_wait(state, state.tenants["a"], "m", 30)
+    costs.coverage[before.phase].p50.at = costs.coverage[before.phase].p90.at = 1.0
+    moved = expected_wait(state, state.tenants["a"], "m", 30)
+    assert level.p50_s < moved.p50_s
+    assert level.p90_s < moved.p90_s
+    assert level.predicted_s == moved.predicted_s
+    known.coverage[before.phase].p90.at = 0.5
+    for _ in range(30):
+        shard.now += 0.1
+        shard.call("b")
+    assert state.waits.costs["b", "m"].coverage[before.phase].p90.at == pytest.approx(0.5, abs=0.2)
+
+
 @pytest.mark.parametrize("of_others", [0, 20])
 def test_no_wait_is_longer_than_the_fleet_takes_for_all(of_others: int) -> None:
     """One of two workers has the model. The other one turns to it once nothing waits for its own."""
