@@ -50,14 +50,11 @@ announcement nor an entry takes longer with many tenants.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf, isfinite, sqrt
+from math import inf, sqrt
 from typing import NamedTuple
 
 from dispatcher.model.facts import Accepted, Dispatched, Dropped, Fact, ModelOrdered, WorkerLost, WorkerSet
 from dispatcher.policies.orders.queues import Tenant
-from dispatcher.policies.planning.absences import absence_rest
-from dispatcher.policies.planning.fleet import DRAIN_S, SWAPS_SAVED_S, residency_s, rest_s
-from dispatcher.policies.planning.load_rests import load_rest
 from dispatcher.policies.planning.wait_ratios import Quantiles
 from dispatcher.policies.tiers import Tier
 from dispatcher.policies.waiting import FullBatch, drained_s, with_turns
@@ -65,7 +62,8 @@ from dispatcher.shard.state.records import Worker, due_at
 from dispatcher.shard.state.state import State
 from dispatcher.shard.waits.backlogs import DEFERRED_RANK, Backlogs, Part, QueueName, RankSums, scaled
 from dispatcher.shard.waits.learned import COSTS_MIN, FORECAST_S, ModelWaits, Phase
-from dispatcher.shard.waits.record import FleetFit, FleetWork, LoadTurn, WaitRecord
+from dispatcher.shard.waits.loads import until_loaded
+from dispatcher.shard.waits.record import FleetFit, FleetWork, WaitRecord
 
 NEAR_ENDS = 4.0
 """A wait for at most so many ends is of the phase NEAR."""
@@ -75,12 +73,8 @@ COST = 500.0
 """Service units of a call of which nothing is known."""
 SLOT_PER_S = 50.0
 """Service units per second of a slot before any call has ended: 25 output tokens."""
-UNKNOWN_S = 30.0
-"""Until a model is loaded that no worker can load now."""
 SHARED_LEAST_S = 2.0
 """The rest of the fleet does not make a wait shorter than this."""
-DECIDED_S = 1.0
-"""Until a worker is ordered to load a missing model, half the time between two plans."""
 PRIORS = {
     Phase.NEAR: Quantiles(0.2, 1.0, 2.5),
     Phase.FAR: Quantiles(0.5, 1.0, 1.6),
@@ -89,8 +83,6 @@ PRIORS = {
     Phase.DEFERRED: Quantiles(0.1, 1.0, 3.0),
 }
 """The quantiles before any wait was observed. Chosen on the scenes of benchmarks/announced_waits.py."""
-TURNS_MOST = 8
-"""So many workers are considered for a missing model: those that have had their models longest."""
 CHANGED_MOST = 100
 """An entry brings the sums up to date if more tenants than this have changed. So no reader has to do it for many."""
 _ROUNDING = 1e-6
@@ -196,7 +188,7 @@ def _service(state: State, model: str) -> tuple[int, Phase, Quantiles, float]:
     if slots:
         prior = _slot_prior(record, known, known.full_slot_per_s)
         return slots, Phase.FAR, _AT_ONCE, slots * known.pace.slot_per_s(prior)
-    turn = _until_loaded(state, model)
+    turn = until_loaded(state, model)
     slots = known.slots or max(turn.slots, record.all.slots)
     prior = _slot_prior(record, known, known.full_slot_per_s or turn.full_slot_per_s)
     return slots, turn.phase, turn.in_s, slots * known.pace.slot_per_s(prior)
@@ -336,93 +328,6 @@ def _fit(state: State, model: str) -> FleetFit:
 
 def _rate(worker: Worker, model: str) -> float:
     return next((each.service_per_s for each in worker.config.models if each.model == model), 0.0)
-
-
-def _until_loaded(state: State, model: str) -> LoadTurn:
-    """Return what the queues of a model without open slots wait for. It is found once for an entry."""
-    record, key = state.waits, (state.position, state.at)
-    if record.turns_of != key:
-        record.turns_of, record.turns = key, {}
-    turn = record.turns.get(model)
-    if turn is None:
-        turn = record.turns[model] = _find_turn(state, model)
-    return turn
-
-
-def _find_turn(state: State, model: str) -> LoadTurn:
-    record = state.waits
-    loading = [(_loaded_in_s(state, worker), worker.name) for worker in state.tenures.loading(model)]
-    if loading:
-        rest, name = min(loading, key=lambda each: (each[0].p50, each[1]))
-        return _turn(state, model, Phase.ORDERED, rest, state.workers[name])
-    names = state.tenures.longest(model, TURNS_MOST)
-    turns = [(_turn_in_s(state, state.workers[name], model), name) for name in names]
-    soonest_s, name = min(turns, default=(inf, ""))
-    known = record.models.get(model)
-    rest = absence_rest(
-        known.absences_s if known is not None else (),
-        record.all.absences_s,
-        state.at - record.missing.get(model, state.at),
-        soonest_s if soonest_s < inf else UNKNOWN_S,
-    )
-    return _turn(state, model, Phase.MISSING, rest, state.workers.get(name))
-
-
-def _turn(state: State, model: str, phase: Phase, in_s: Quantiles, worker: Worker | None) -> LoadTurn:
-    if worker is None:
-        return LoadTurn(phase, in_s, 1, 0.0)
-    load = state.waits.loads.get(worker.name)
-    slots = max(1, load.slots if load is not None else worker.slots)
-    full_per_s = next((each.service_per_s for each in worker.config.models if each.model == model), 0.0)
-    return LoadTurn(phase, in_s, slots, full_per_s / slots)
-
-
-def _loaded_in_s(state: State, worker: Worker) -> Quantiles:
-    """Return the seconds until a worker has loaded the model that it is ordered to load."""
-    swap_s, load = worker.swap_s.get(worker.load, 0.0), state.waits.loads.get(worker.name)
-    if load is not None and load.empty_at is not None:
-        return _load_rest(state, swap_s, state.at - load.empty_at)
-    drain_s = _drain_s(state, worker)
-    return Quantiles(*(drain_s + rest for rest in _load_rest(state, swap_s, 0.0)))
-
-
-def _load_rest(state: State, swap_s: float, elapsed_s: float) -> Quantiles:
-    return load_rest(state.waits.all.late_s, swap_s, elapsed_s, state.settings.heartbeat_s)
-
-
-def _swap_s(state: State, worker: Worker, model: str) -> float:
-    """Return the seconds from the end of a drain until the worker has the model; infinity if it cannot load it."""
-    swap_s = worker.swap_s.get(model, inf)
-    return _load_rest(state, swap_s, 0.0).p50 if swap_s < inf else inf
-
-
-def _drain_s(state: State, worker: Worker) -> float:
-    """Return the seconds until the worker's running calls have ended, corrected by the drains that were seen."""
-    record = state.waits
-    return min(DRAIN_S, record.expected_drain_s(worker) * record.all.drain_ratio.with_prior(1.0))
-
-
-def _turn_in_s(state: State, worker: Worker, model: str) -> float:
-    """Return the seconds until the worker has the model if it is ordered to load it as soon as it may; infinity if it
-    cannot."""
-    swap_s = _swap_s(state, worker, model)
-    if not isfinite(swap_s) or not (worker.load or worker.config.state == "serving"):
-        return inf
-    if worker.load:
-        return _loaded_in_s(state, worker).p50 + rest_s(worker.swap_s.get(worker.load, 0.0), swap_s) + swap_s
-    return max(DECIDED_S, _rest_left_s(state, worker, swap_s)) + _drain_s(state, worker) + swap_s
-
-
-def _rest_left_s(state: State, worker: Worker, swap_s: float) -> float:
-    """Return the seconds until a plan may swap the worker (planning/fleet.py, `rest_left_s`)."""
-    if not worker.model:
-        return 0.0
-    since, is_waited_for = max(worker.config.loaded_at, worker.ordered_at), worker.model in state.waiting_models
-    if worker.last_swap_s is None:
-        return since + residency_s(swap_s, is_waited_for) - state.at
-    if not is_waited_for:
-        return worker.paid_until - SWAPS_SAVED_S - state.at
-    return since + rest_s(worker.last_swap_s, swap_s) - state.at
 
 
 def _until_urgent_s(state: State, tenant: Tenant, model: str) -> float:

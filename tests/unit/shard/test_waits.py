@@ -11,6 +11,7 @@ from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.state.state import State
 from dispatcher.shard.waits import estimate as waits
+from dispatcher.shard.waits import loads
 from dispatcher.shard.waits.estimate import expected_wait
 from dispatcher.shard.waits.learned import Pace, Phase
 from dispatcher.shard.waits.record import COSTS_MAX, WaitRecord
@@ -118,7 +119,7 @@ def test_a_model_that_has_to_be_loaded_is_waited_for() -> None:
     assert found.phase is Phase.MISSING
     drain_s = state.waits.expected_drain_s(next(iter(state.workers.values())))
     assert drain_s == pytest.approx(EACH_S / 2, rel=0.01), "the rest of the one call that runs"
-    soonest_s = waits.DECIDED_S + drain_s + 4.0 + state.settings.heartbeat_s
+    soonest_s = loads.DECIDED_S + drain_s + 4.0 + state.settings.heartbeat_s
     assert found.p10_s < soonest_s <= found.p50_s < 1.5 * soonest_s, "decision, drain, swap and heartbeats"
 
 
@@ -181,12 +182,12 @@ def test_a_missing_model_is_expected_when_a_plan_may_load_it() -> None:
     shard.do(report(model="n")._replace(models=both))
     shard.end(first, TOKENS)
     state = shard.shard.state
-    idle_s = waits._turn_in_s(state, worker, "m")
+    idle_s = loads._turn_in_s(state, worker, "m")
     for _ in range(3):
         shard.call("a", model="n")
     drain_s = state.waits.expected_drain_s(worker)
-    assert idle_s == pytest.approx(waits.DECIDED_S + waits._swap_s(state, worker, "m"), abs=0.01)
-    assert waits._turn_in_s(state, worker, "m") == pytest.approx(idle_s - waits.DECIDED_S + 4.0 + drain_s, abs=0.01)
+    assert idle_s == pytest.approx(loads.DECIDED_S + loads._swap_s(state, worker, "m"), abs=0.01)
+    assert loads._turn_in_s(state, worker, "m") == pytest.approx(idle_s - loads.DECIDED_S + 4.0 + drain_s, abs=0.01)
 
 
 def test_levels_move_what_is_announced_and_a_new_tenant_begins_with_those_of_the_model() -> None:
