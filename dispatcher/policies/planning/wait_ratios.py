@@ -56,10 +56,12 @@ class Quantiles(NamedTuple):
 
 
 class RatioQuantiles(NamedTuple):
-    """The quantiles of observed ratios, and their weight beside a prior, from 0 to 1."""
+    """The quantiles of observed ratios, and their weight beside a prior, from 0 to 1. `counted_weight`: that weight if
+    each request were an observation of its own."""
 
     own: Quantiles
     weight: float
+    counted_weight: float
 
     def with_prior(self, prior: Quantiles) -> Quantiles:
         """Return the geometric means of these quantiles and of the prior's."""
@@ -68,8 +70,13 @@ class RatioQuantiles(NamedTuple):
             return prior
         return Quantiles(*(a**weight * b ** (1.0 - weight) for a, b in zip(own, prior, strict=True)))
 
+    def p10_with_prior(self, prior: float) -> float:
+        """Return the 0.1 quantile beside that of the prior, by the number of requests. It refuses deadlines, and must
+        not forget how long a queue has waited because all of it waits at the same time."""
+        return self.own.p10**self.counted_weight * prior ** (1.0 - self.counted_weight)
 
-_EMPTY = RatioQuantiles(Quantiles(1.0, 1.0, 1.0), 0.0)
+
+_EMPTY = RatioQuantiles(Quantiles(1.0, 1.0, 1.0), 0.0, 0.0)
 
 
 @dataclass(slots=True, eq=False)
@@ -150,10 +157,10 @@ class WaitRatios:
     def quantiles(self, now: float) -> RatioQuantiles:
         """Return the quantiles at `now`, to be completed by a prior."""
         self._move_until(now)
-        if not len(self):
+        if not (counted := len(self)):
             return _EMPTY
-        observations = max(0.0, self._observations)
-        return RatioQuantiles(self._own_quantiles(), observations / (observations + PRIOR_OBSERVATIONS))
+        weights = (each / (each + PRIOR_OBSERVATIONS) for each in (max(0.0, self._observations), counted))
+        return RatioQuantiles(self._own_quantiles(), *weights)
 
     def _count(self, ratio: float, sign: int) -> None:
         place = bisect_left(_ENDS, ratio)

@@ -149,6 +149,8 @@ def expected_wait(state: State, tenant: Tenant, model: str, position: int, *, de
     else:
         found = record.cover(costs, model, phase, found, state.at)
     p10, p50, p90 = found
+    if phase is not Phase.MISSING:
+        p10 = record.p10(costs, model, phase, prior.p10, state.at)
     p10_s, p50_s, p90_s = p10 * predicted_s, p50 * predicted_s, p90 * predicted_s
     if phase is Phase.ORDERED:
         p90_s = max(p90_s, absent.p90 + queued_s)

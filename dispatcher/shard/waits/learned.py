@@ -74,13 +74,21 @@ class Ratios:
     """The last result, for the same prior: most often it is the very same object."""
 
     def quantiles(self, now: float, prior: Quantiles) -> Quantiles:
+        own = self._present(now)
+        if self._completed is None or prior is not self._prior:
+            self._prior, self._completed = prior, own.with_prior(prior)
+        return self._completed
+
+    def p10(self, now: float, prior: float) -> float:
+        """Return the 0.1 quantile by the number of requests."""
+        return self._present(now).p10_with_prior(prior)
+
+    def _present(self, now: float) -> RatioQuantiles:
         own = self._own
         if own is None or now >= self._until:
             own = self._own = self.observed.quantiles(now)
             self._until, self._completed = now + _QUANTILE_KEPT_S, None
-        if self._completed is None or prior is not self._prior:
-            self._prior, self._completed = prior, own.with_prior(prior)
-        return self._completed
+        return own
 
 
 RatiosOfPhases = dict[Phase, Ratios]

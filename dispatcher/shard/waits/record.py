@@ -328,6 +328,14 @@ class WaitRecord:
                 prior = ratios[phase].quantiles(now, prior)
         return prior
 
+    def p10(self, costs: Costs | None, model: str, phase: Phase, prior: float, now: float) -> float:
+        """Return the 0.1 quantile of these ratios by the number of requests: it refuses deadlines."""
+        known = self.models.get(model)
+        for ratios in (self.all.ratios, known and known.ratios, costs and costs.ratios):
+            if ratios and phase in ratios:
+                prior = ratios[phase].p10(now, prior)
+        return prior
+
     def has_pace(self, model: str) -> bool:
         """Return whether the model's pace is more its own than the prior's."""
         known = self.models.get(model)
