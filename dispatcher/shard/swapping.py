@@ -108,7 +108,7 @@ def fleet_worker(worker: Worker, now: float) -> FleetWorker:
     kind = " ".join([str(worker.slots), *sorted(swap_s)])
     return FleetWorker(
         worker.name, kind, worker.target, loaded_at, swap_s, _free_s(worker), rates, max(1, worker.slots),
-        _batch_s(worker), len(worker.running), _swapping_s(worker, now), _last_swap_s(worker),
+        _batch_s(worker), len(worker.running), _swapping_s(worker, now), worker.last_swap_s,
         worker.paid_until,
     )  # fmt: skip
 
@@ -119,14 +119,6 @@ def _swapping_s(worker: Worker, now: float) -> float:
         return 0.0
     swap_s = max(0.0, worker.swap_s.get(worker.load, 0.0))
     return swap_s if worker.running else max(0.0, worker.ordered_at + swap_s - now)
-
-
-def _last_swap_s(worker: Worker) -> float | None:
-    """Return the time from the last order to the report of the model; 0 without an order, None if it was withdrawn."""
-    if not worker.ordered_at:
-        return 0.0
-    took_s = worker.config.loaded_at - worker.ordered_at
-    return took_s if took_s >= 0.0 else None
 
 
 def _free_s(worker: Worker) -> float:

@@ -16,8 +16,12 @@ the next move of each.
 A sample of few requests is completed by that of a larger group, `prior`, as so many observations: the quantile is the
 geometric mean of both, weighted by their numbers. Without a larger group there is a prior of the caller's.
 
-Deviation from QLM: section 6 has no correction; its estimate is meant to be conservative. Online conformal correction
-(steps towards the coverage) diverged on the measured runs: a queue that grows gives many late answers to one error.
+Requests that wait at the same time share what makes them wait longer: a hundred of one long queue are no hundred
+observations. So a request counts as the time since the prediction before it, as a part of its own predicted wait and
+1 at most. A sample counts as the sum of these: as the number of waits that could follow each other.
+
+Deviation from QLM: section 6 has no correction; its estimate is meant to be conservative. What these quantiles miss,
+because they are learned from waits that began a wait ago, is left to the levels of coverage.py.
 
 Costs: O(log n) for each arrival, dispatch and move, at most CLASSES moves per request; O(CLASSES) for the quantiles.
 Memory: DISPATCHES classes, and at most three entries for each waiting request. Units: seconds.
@@ -52,10 +56,12 @@ class Quantiles(NamedTuple):
 
 
 class RatioQuantiles(NamedTuple):
-    """The quantiles of observed ratios, and their weight beside a prior, from 0 to 1."""
+    """The quantiles of observed ratios, and their weight beside a prior, from 0 to 1. `counted_weight`: that weight if
+    each request were an observation of its own."""
 
     own: Quantiles
     weight: float
+    counted_weight: float
 
     def with_prior(self, prior: Quantiles) -> Quantiles:
         """Return the geometric means of these quantiles and of the prior's."""
@@ -64,16 +70,22 @@ class RatioQuantiles(NamedTuple):
             return prior
         return Quantiles(*(a**weight * b ** (1.0 - weight) for a, b in zip(own, prior, strict=True)))
 
+    def p10_with_prior(self, prior: float) -> float:
+        """Return the 0.1 quantile beside that of the prior, by the number of requests. It refuses deadlines, and must
+        not forget how long a queue has waited because all of it waits at the same time."""
+        return self.own.p10**self.counted_weight * prior ** (1.0 - self.counted_weight)
 
-_EMPTY = RatioQuantiles(Quantiles(1.0, 1.0, 1.0), 0.0)
+
+_EMPTY = RatioQuantiles(Quantiles(1.0, 1.0, 1.0), 0.0, 0.0)
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """`ratio_class`: -1 until the first class."""
+    """`part`: of an observation. `ratio_class`: -1 until the first class."""
 
     since_s: float
     predicted_s: float
+    part: float
     ratio_class: int = -1
 
     @property
@@ -97,6 +109,11 @@ class WaitRatios:
         self._moves: list[tuple[float, str]] = []
         self._overdue = 0
         """The requests that wait longer than predicted."""
+        self._parts: deque[float] = deque()
+        """Those of the last dispatches."""
+        self._observations = 0.0
+        """The parts of the dispatches, and of the requests that wait longer than predicted."""
+        self._predicted_at = -inf
 
     def __len__(self) -> int:
         """Return the number of dispatches, and of requests that wait longer than predicted."""
@@ -114,7 +131,9 @@ class WaitRatios:
         self.on_left(request_id)
         if not 0 < predicted_s < inf:
             return
-        waiting = self._waiting[request_id] = _Waiting(now, predicted_s)
+        part = min(1.0, max(0.0, now - self._predicted_at) / predicted_s)
+        self._predicted_at = now
+        waiting = self._waiting[request_id] = _Waiting(now, predicted_s, part)
         heappush(self._moves, (waiting.next_move_s, request_id))
 
     def on_dispatched(self, request_id: str, now: float) -> None:
@@ -124,6 +143,9 @@ class WaitRatios:
             return
         if len(self._dispatched) == DISPATCHES:
             self._count(self._dispatched.popleft(), -1)
+            self._observations -= self._parts.popleft()
+        self._parts.append(waiting.part)
+        self._observations += waiting.part
         ratio = min(RATIO_MAX, max(0.0, now - waiting.since_s) / waiting.predicted_s)
         self._dispatched.append(ratio)
         self._count(ratio, 1)
@@ -135,8 +157,10 @@ class WaitRatios:
     def quantiles(self, now: float) -> RatioQuantiles:
         """Return the quantiles at `now`, to be completed by a prior."""
         self._move_until(now)
-        observed = len(self)
-        return RatioQuantiles(self._own_quantiles(), observed / (observed + PRIOR_OBSERVATIONS)) if observed else _EMPTY
+        if not (counted := len(self)):
+            return _EMPTY
+        weights = (each / (each + PRIOR_OBSERVATIONS) for each in (max(0.0, self._observations), counted))
+        return RatioQuantiles(self._own_quantiles(), *weights)
 
     def _count(self, ratio: float, sign: int) -> None:
         place = bisect_left(_ENDS, ratio)
@@ -165,7 +189,9 @@ class WaitRatios:
         waiting = self._waiting.pop(request_id, None)
         if waiting is not None and waiting.ratio_class >= 0:
             self._censored[waiting.ratio_class] -= 1
-            self._overdue -= waiting.ratio_class > _DUE
+            if waiting.ratio_class > _DUE:
+                self._overdue -= 1
+                self._observations -= waiting.part
         if len(self._moves) > 2 * len(self._waiting) + DISPATCHES:
             self._moves = [(each.next_move_s, name) for name, each in self._waiting.items()]
             heapify(self._moves)
@@ -181,7 +207,9 @@ class WaitRatios:
                 self._censored[waiting.ratio_class] -= 1
             waiting.ratio_class += 1
             self._censored[waiting.ratio_class] += 1
-            self._overdue += waiting.ratio_class == _DUE + 1
+            if waiting.ratio_class == _DUE + 1:
+                self._overdue += 1
+                self._observations += waiting.part
             if waiting.ratio_class < CLASSES:
                 heappush(self._moves, (waiting.next_move_s, request_id))
 

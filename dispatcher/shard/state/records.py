@@ -112,6 +112,14 @@ class Worker:
         return self.ordered_at + DRAIN_S + SLOW_SWAPS * max(0.0, self.swap_s.get(self.load, 0.0)) + ORDER_MARGIN_S
 
     @property
+    def last_swap_s(self) -> float | None:
+        """The time from the last order to the report of the model; 0 without an order, None if it was withdrawn."""
+        if not self.ordered_at:
+            return 0.0
+        took_s = self.config.loaded_at - self.ordered_at
+        return took_s if took_s >= 0.0 else None
+
+    @property
     def changes_at(self) -> float:
         """When its rest, retirement or order ends, in Unix seconds; infinity if it has none."""
         rests_until = self.config.until if self.config.state in FOR_A_TIME else inf

@@ -18,12 +18,14 @@ Every queued call gets both: what is not measured yet has a prior.
 - L: seconds until the model has slots: the rest of the drain (`drain_s`, corrected by the drains seen) and of the load
   (planning/load_rests.py) if a worker is ordered to load it; else the rest of the model's absence
   (planning/absences.py), of which the soonest time at which a worker may have it is the prior. A model that is swapped
-  out while calls wait has turns (`with_turns`). Deferred calls for a model that is loaded nowhere wait until they are
-  urgent, unless a worker is idle
+  out while calls wait has turns (`with_turns`), but no call waits longer than until the fleet has served all that is
+  before it, and all that waits and comes for other models: past turns say nothing of a burst that ends. Deferred calls
+  for a model that is loaded nowhere wait until they are urgent, unless a worker is idle
 - q10, q50, q90: quantiles of actual over predicted waits (planning/wait_ratios.py), of the tenant, its model and all
   models, for each phase apart: a wait for a few ends scatters more than one for many, and a wait for a swap otherwise.
   For a missing model L has quantiles of its own, and all are corrected by q50 to the power _ABSENT_PART. For a
-  load P90 is at least that of L, with E
+  load P90 is at least that of L, with E. What is announced moves on from these, for each tenant, model and phase,
+  until it covers what it promises (planning/coverage.py); for a missing model L moves
 
 Source: QLM (SoCC 2024), section 6, equations 2 and 3. others(T) is the fluid model of weighted fair queueing: every
 other queue j gets as much per weight, or is empty, so with b_j the service that waits in it, λ_j its forecast arrivals
@@ -47,23 +49,21 @@ announcement nor an entry takes longer with many tenants.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import inf, isfinite, sqrt
+from collections.abc import Mapping, Sequence
+from math import inf, sqrt
 from typing import NamedTuple
 
 from dispatcher.model.facts import Accepted, Dispatched, Dropped, Fact, ModelOrdered, WorkerLost, WorkerSet
 from dispatcher.policies.orders.queues import Tenant
-from dispatcher.policies.planning.absences import absence_rest
-from dispatcher.policies.planning.fleet import DRAIN_S, residency_s
-from dispatcher.policies.planning.load_rests import load_rest
 from dispatcher.policies.planning.wait_ratios import Quantiles
 from dispatcher.policies.tiers import Tier
 from dispatcher.policies.waiting import FullBatch, drained_s, with_turns
 from dispatcher.shard.state.records import Worker, due_at
 from dispatcher.shard.state.state import State
-from dispatcher.shard.waits.backlogs import DEFERRED_RANK, Backlogs, Part, QueueName, scaled
+from dispatcher.shard.waits.backlogs import DEFERRED_RANK, Backlogs, Part, QueueName, RankSums, scaled
 from dispatcher.shard.waits.learned import COSTS_MIN, FORECAST_S, ModelWaits, Phase
-from dispatcher.shard.waits.record import LoadTurn, WaitRecord
+from dispatcher.shard.waits.loads import until_loaded
+from dispatcher.shard.waits.record import FleetFit, FleetWork, WaitRecord
 
 NEAR_ENDS = 4.0
 """A wait for at most so many ends is of the phase NEAR."""
@@ -73,10 +73,8 @@ COST = 500.0
 """Service units of a call of which nothing is known."""
 SLOT_PER_S = 50.0
 """Service units per second of a slot before any call has ended: 25 output tokens."""
-UNKNOWN_S = 30.0
-"""Until a model is loaded that no worker can load now."""
-DECIDED_S = 1.0
-"""Until a worker is ordered to load a missing model, half the time between two plans."""
+SHARED_LEAST_S = 2.0
+"""The rest of the fleet does not make a wait shorter than this."""
 PRIORS = {
     Phase.NEAR: Quantiles(0.2, 1.0, 2.5),
     Phase.FAR: Quantiles(0.5, 1.0, 1.6),
@@ -85,13 +83,12 @@ PRIORS = {
     Phase.DEFERRED: Quantiles(0.1, 1.0, 3.0),
 }
 """The quantiles before any wait was observed. Chosen on the scenes of benchmarks/announced_waits.py."""
-TURNS_MOST = 8
-"""So many workers are considered for a missing model: those that have had their models longest."""
 CHANGED_MOST = 100
 """An entry brings the sums up to date if more tenants than this have changed. So no reader has to do it for many."""
 _ROUNDING = 1e-6
 _SAMPLE_EVERY_S = 0.004
 """At most one end and one arrival in so many seconds changes the costs and the forecast of its tenant."""
+_WORKS_KEPT_S = 0.2
 _FOLLOW_EVERY_S = 0.02
 """At most one waiting call in so many seconds is compared with its prediction. More would not change a quantile."""
 _ABSENT_PART = 0.6
@@ -133,9 +130,7 @@ def expected_wait(state: State, tenant: Tenant, model: str, position: int, *, de
     queued_s = batch.end_s(ends) if ends > _ROUNDING else 0.0
     if tenant.config.rate_per_s and state.settings.tiers is None and state.order.name in _WITH_GUARANTEES:
         queued_s = min(queued_s, own / min(per_s, tenant.config.rate_per_s * state.scale()))
-    known = record.models.get(model)
-    if known is not None and known.stay_s.count:
-        queued_s = with_turns(queued_s, known.stay_s.value, known.absence_s)
+    queued_s = _in_turns_s(state, model, queued_s)
     near_s = NEAR_ENDS * each / per_s
     if phase is Phase.FAR and (ends <= NEAR_ENDS or queued_s <= near_s):
         phase = Phase.NEAR
@@ -149,13 +144,19 @@ def expected_wait(state: State, tenant: Tenant, model: str, position: int, *, de
         prior = Quantiles(*((each_s + queued_s) / predicted_s for each_s in absent))
     found = record.quantiles(costs, model, phase, prior, state.at)
     if phase is Phase.MISSING:
-        found = Quantiles(*(part * found.p50**_ABSENT_PART for part in prior))
+        absent = record.cover(costs, model, phase, absent, state.at)
+        found = Quantiles(*((each_s + queued_s) / predicted_s * found.p50**_ABSENT_PART for each_s in absent))
+    else:
+        found = record.cover(costs, model, phase, found, state.at)
     p10, p50, p90 = found
+    if phase is not Phase.MISSING:
+        p10 = record.p10(costs, model, phase, prior.p10, state.at)
     p10_s, p50_s, p90_s = p10 * predicted_s, p50 * predicted_s, p90 * predicted_s
     if phase is Phase.ORDERED:
         p90_s = max(p90_s, absent.p90 + queued_s)
     if phase is Phase.FAR:
         near = record.quantiles(costs, model, Phase.NEAR, PRIORS[Phase.NEAR], state.at)
+        near = record.cover(costs, model, Phase.NEAR, near, state.at)
         p50_s, p90_s = max(p50_s, near.p50 * near_s), max(p90_s, near.p90 * near_s)
     return Wait(min(p10_s, p50_s), p50_s, max(p50_s, p90_s), predicted_s, phase)
 
@@ -189,7 +190,7 @@ def _service(state: State, model: str) -> tuple[int, Phase, Quantiles, float]:
     if slots:
         prior = _slot_prior(record, known, known.full_slot_per_s)
         return slots, Phase.FAR, _AT_ONCE, slots * known.pace.slot_per_s(prior)
-    turn = _until_loaded(state, model)
+    turn = until_loaded(state, model)
     slots = known.slots or max(turn.slots, record.all.slots)
     prior = _slot_prior(record, known, known.full_slot_per_s or turn.full_slot_per_s)
     return slots, turn.phase, turn.in_s, slots * known.pace.slot_per_s(prior)
@@ -231,6 +232,7 @@ def observe(state: State, facts: Sequence[Fact], seconds: float) -> None:
             if at >= record.follow_from:
                 _follow(state, fact.id)
         elif isinstance(fact, _OF_WORKERS):
+            record.fits.clear()
             record.see_load(fact.worker, state.workers.get(fact.worker), at)
     if record.draining:
         record.see_idle(state.workers, at)
@@ -253,7 +255,8 @@ def _follow(state: State, call_id: str) -> None:
     wait = expected_wait(state, call.tenant, call.model, position, deferred=call.deferred)
     if wait.phase in _FROM_THE_PACE and not state.waits.has_pace(call.model):
         return
-    state.waits.follow(call, wait.phase, wait.predicted_s, state.at)
+    announced = Quantiles(wait.p10_s, wait.p50_s, wait.p90_s)
+    state.waits.follow(call, wait.phase, wait.predicted_s, announced, state.at)
 
 
 def _others(state: State, tenant: Tenant, queue: QueueName, own: float, mean_cost: float) -> tuple[float, float]:
@@ -278,81 +281,65 @@ def _others(state: State, tenant: Tenant, queue: QueueName, own: float, mean_cos
     return now, now if level == inf else max(now, later)
 
 
-def _until_loaded(state: State, model: str) -> LoadTurn:
-    """Return what the queues of a model without open slots wait for. It is found once for an entry."""
-    record, key = state.waits, (state.position, state.at)
-    if record.turns_of != key:
-        record.turns_of, record.turns = key, {}
-    turn = record.turns.get(model)
-    if turn is None:
-        turn = record.turns[model] = _find_turn(state, model)
-    return turn
+def _in_turns_s(state: State, model: str, served_s: float) -> float:
+    """Return the wait for `served_s` seconds of service by the model's slots. It grows with them."""
+    known = state.waits.models.get(model)
+    turns_s = served_s
+    if known is not None and known.stay_s.count:
+        turns_s = with_turns(served_s, known.stay_s.value, known.absence_s)
+    if turns_s <= SHARED_LEAST_S or not state.slots.can_swap:
+        return turns_s
+    return min(turns_s, max(SHARED_LEAST_S, _all_served_s(state, model, served_s)))
 
 
-def _find_turn(state: State, model: str) -> LoadTurn:
-    record = state.waits
-    loading = [(_loaded_in_s(state, worker), worker.name) for worker in state.tenures.loading(model)]
-    if loading:
-        rest, name = min(loading, key=lambda each: (each[0].p50, each[1]))
-        return _turn(state, model, Phase.ORDERED, rest, state.workers[name])
-    names = state.tenures.longest(model, TURNS_MOST)
-    turns = [(_turn_in_s(state, state.workers[name], model), name) for name in names]
-    soonest_s, name = min(turns, default=(inf, ""))
-    known = record.models.get(model)
-    rest = absence_rest(
-        known.absences_s if known is not None else (),
-        record.all.absences_s,
-        state.at - record.missing.get(model, state.at),
-        soonest_s if soonest_s < inf else UNKNOWN_S,
-    )
-    return _turn(state, model, Phase.MISSING, rest, state.workers.get(name))
-
-
-def _turn(state: State, model: str, phase: Phase, in_s: Quantiles, worker: Worker | None) -> LoadTurn:
-    if worker is None:
-        return LoadTurn(phase, in_s, 1, 0.0)
-    load = state.waits.loads.get(worker.name)
-    slots = max(1, load.slots if load is not None else worker.slots)
-    full_per_s = next((each.service_per_s for each in worker.config.models if each.model == model), 0.0)
-    return LoadTurn(phase, in_s, slots, full_per_s / slots)
-
-
-def _loaded_in_s(state: State, worker: Worker) -> Quantiles:
-    """Return the seconds until a worker has loaded the model that it is ordered to load."""
-    swap_s, load = worker.swap_s.get(worker.load, 0.0), state.waits.loads.get(worker.name)
-    if load is not None and load.empty_at is not None:
-        return _load_rest(state, swap_s, state.at - load.empty_at)
-    drain_s = _drain_s(state, worker)
-    return Quantiles(*(drain_s + rest for rest in _load_rest(state, swap_s, 0.0)))
-
-
-def _load_rest(state: State, swap_s: float, elapsed_s: float) -> Quantiles:
-    return load_rest(state.waits.all.late_s, swap_s, elapsed_s, state.settings.heartbeat_s)
-
-
-def _swap_s(state: State, worker: Worker, model: str) -> float:
-    """Return the seconds from the end of a drain until the worker has the model; infinity if it cannot load it."""
-    swap_s = worker.swap_s.get(model, inf)
-    return _load_rest(state, swap_s, 0.0).p50 if swap_s < inf else inf
-
-
-def _drain_s(state: State, worker: Worker) -> float:
-    """Return the seconds until the worker's running calls have ended, corrected by the drains that were seen."""
-    record = state.waits
-    return min(DRAIN_S, record.expected_drain_s(worker) * record.all.drain_ratio.with_prior(1.0))
-
-
-def _turn_in_s(state: State, worker: Worker, model: str) -> float:
-    """Return the seconds until the worker has the model if it is ordered to load it as soon as it may; infinity if it
-    cannot."""
-    swap_s = _swap_s(state, worker, model)
-    if not isfinite(swap_s) or not (worker.load or worker.config.state == "serving"):
+def _all_served_s(state: State, model: str, served_s: float) -> float:
+    """Return the seconds until the fleet has served what takes the model's slots so long, and all that waits and comes
+    for other models: no worker is without work while any waits that it can load."""
+    works = _fleet_works(state)
+    own = works.get(model)
+    if own is None:
         return inf
-    if worker.load:
-        return _loaded_in_s(state, worker).p50 + residency_s(swap_s, True) + swap_s
-    since = max(worker.config.loaded_at, worker.ordered_at)
-    kept_s = residency_s(swap_s, worker.model in state.waiting_models) if worker.model else 0.0
-    return max(DECIDED_S, since + kept_s - state.at) + _drain_s(state, worker) + swap_s
+    now = sum(each.now_s for each in works.values()) - own.now_s
+    later = sum(each.later_s for each in works.values()) - own.later_s
+    return own.fit.swap_s + drained_s(served_s * own.fit.part, now, later, 1.0, forecast_s=FORECAST_S)
+
+
+def _fleet_works(state: State) -> dict[str, FleetWork]:
+    """Return the work of each model's queues. It is found again at most every _WORKS_KEPT_S seconds."""
+    record = state.waits
+    if not record.works_at <= state.at < record.works_at + _WORKS_KEPT_S:
+        record.works_at = state.at
+        found = ((model, _fleet_work(state, model, ranks)) for model, ranks in _present_backlogs(state).ranks.items())
+        record.works = {model: work for model, work in found if work is not None}
+    return record.works
+
+
+def _fleet_work(state: State, model: str, ranks: Mapping[int, RankSums]) -> FleetWork | None:
+    fit = state.waits.fits.get(model)
+    if fit is None:
+        fit = state.waits.fits[model] = _fit(state, model)
+    if not fit.part:
+        return None
+    *_, per_s = _service(state, model)
+    mean_cost = (state.waits.models.get(model) or state.waits.all).costs.mean or state.waits.all.costs.mean or COST
+    now, later = zip(*(each.given(inf, mean_cost) for each in ranks.values()), strict=True)
+    return FleetWork(fit.part * sum(now) / per_s, fit.part * sum(later) / per_s, fit)
+
+
+def _fit(state: State, model: str) -> FleetFit:
+    """Return the model's part of the fleet. A worker that does not know its rate counts as the mean of the others."""
+    able = [worker for worker in state.workers.values() if model in worker.swap_s]
+    if not able:
+        return FleetFit(0.0, 0.0)
+    known = {each.name: rate for each in able if (rate := _rate(each, model))}
+    usual = sum(known.values()) / len(known) if known else 1.0
+    rates = [known.get(each.name, usual) for each in able]
+    serving = sum(rate for each, rate in zip(able, rates, strict=True) if each.model == model and each.slots_open)
+    return FleetFit((serving or usual) / sum(rates), max(each.swap_s[model] for each in able))
+
+
+def _rate(worker: Worker, model: str) -> float:
+    return next((each.service_per_s for each in worker.config.models if each.model == model), 0.0)
 
 
 def _until_urgent_s(state: State, tenant: Tenant, model: str) -> float:

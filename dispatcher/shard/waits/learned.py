@@ -7,7 +7,8 @@ bounded.
   gpu_worker, is the highest rate, which is too high for a prediction.) Old calls count less: at PACE_ENDS all sums are
   halved.
 - `Costs`: mean and variance of the true service of calls.
-- `Ratios` of actual over predicted waits (policies/planning/wait_ratios.py), for each `Phase`.
+- `Ratios` of actual over predicted waits (policies/planning/wait_ratios.py), for each `Phase`, and the `Coverage` of
+  what was announced (policies/planning/coverage.py).
 - For a model that is swapped: how long it was absent while calls waited, and how long it stayed; how long drains took,
   beside what was expected.
 """
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from math import exp
 
+from dispatcher.policies.planning.coverage import Coverage
 from dispatcher.policies.planning.wait_ratios import Quantiles, RatioQuantiles, WaitRatios
 from dispatcher.policies.waiting import residual
 
@@ -72,13 +74,21 @@ class Ratios:
     """The last result, for the same prior: most often it is the very same object."""
 
     def quantiles(self, now: float, prior: Quantiles) -> Quantiles:
+        own = self._present(now)
+        if self._completed is None or prior is not self._prior:
+            self._prior, self._completed = prior, own.with_prior(prior)
+        return self._completed
+
+    def p10(self, now: float, prior: float) -> float:
+        """Return the 0.1 quantile by the number of requests."""
+        return self._present(now).p10_with_prior(prior)
+
+    def _present(self, now: float) -> RatioQuantiles:
         own = self._own
         if own is None or now >= self._until:
             own = self._own = self.observed.quantiles(now)
             self._until, self._completed = now + _QUANTILE_KEPT_S, None
-        if self._completed is None or prior is not self._prior:
-            self._prior, self._completed = prior, own.with_prior(prior)
-        return self._completed
+        return own
 
 
 RatiosOfPhases = dict[Phase, Ratios]
@@ -97,6 +107,7 @@ class Costs:
     """When `recent` faded last, in Unix seconds."""
     ratios: RatiosOfPhases | None = None
     """None until one of its calls waits."""
+    coverage: dict[Phase, Coverage] = field(default_factory=dict)
 
     @property
     def own_mean(self) -> float:
@@ -183,6 +194,7 @@ class ModelWaits:
     lasted_s: float = 0.0
     """The mean time from a call's dispatch to its end."""
     ratios: RatiosOfPhases = field(default_factory=dict)
+    coverage: dict[Phase, Coverage] = field(default_factory=dict)
     absences_s: deque[float] = field(default_factory=lambda: deque(maxlen=ABSENCES_MOST))
     """How long calls waited until a worker had the model."""
     stay_s: Mean = field(default_factory=Mean)

@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 from dispatcher.policies.orders.queues import Call
 from dispatcher.policies.planning.begun import BegunRecord
+from dispatcher.policies.planning.coverage import Coverage
 from dispatcher.policies.planning.forecast_record import ForecastRecord
 from dispatcher.policies.planning.wait_ratios import Quantiles
 from dispatcher.policies.waiting import drain_s
@@ -61,6 +63,30 @@ class LoadTurn(NamedTuple):
     full_slot_per_s: float
 
 
+class FleetFit(NamedTuple):
+    """`part`: of the service of the workers that can load a model, what those with the model have now, or else one that
+    loads it; 0 if none can. `swap_s`: the longest swap to it."""
+
+    part: float
+    swap_s: float
+
+
+class FleetWork(NamedTuple):
+    """The seconds that the fleet takes for all queues of a model: of what waits now, and with forecast arrivals."""
+
+    now_s: float
+    later_s: float
+    fit: FleetFit
+
+
+class Followed(NamedTuple):
+    """What learns from a waiting call: the ratios of its tenant, of its model and of all, and the coverage of its model
+    and of its tenant."""
+
+    ratios: tuple[Ratios, ...]
+    coverages: tuple[Coverage, ...]
+
+
 class WaitRecord:
     def __init__(self) -> None:
         self.ended: list[tuple[Call, float]] = []
@@ -94,6 +120,11 @@ class WaitRecord:
         self.turns: dict[str, LoadTurn] = {}
         """What the queues of models without slots wait for, as found for the entry `turns_of`."""
         self.turns_of = (-1, 0.0)
+        self.works: dict[str, FleetWork] = {}
+        """The work of each model's queues, as found at `works_at` (Unix seconds)."""
+        self.works_at = -inf
+        self.fits: dict[str, FleetFit] = {}
+        """The models' parts of the fleet, until a worker changes."""
         self.ends_from = self.arrivals_from = 0.0
         """Before these times no other end or arrival is sampled."""
         self._arrivals = 0
@@ -102,8 +133,8 @@ class WaitRecord:
         self.begun = BegunRecord()
         self.forecasts = ForecastRecord()
         """What plans forecast, and what followed."""
-        self.followed: dict[str, tuple[Ratios, ...]] = {}
-        """The ratios of its tenant, of its model and of all, for each waiting call that is followed."""
+        self.followed: dict[str, Followed] = {}
+        """The waiting calls that are followed, by id."""
 
     def passed(self, seconds: float) -> None:
         """Count the time since the last entry for the models that calls waited for."""
@@ -245,24 +276,47 @@ class WaitRecord:
         ratios = costs.ratios if costs is not None else None
         return ratios is None or sum(each.observed.waiting for each in ratios.values()) < FOLLOWED_MAX
 
-    def follow(self, call: Call, phase: Phase, predicted_s: float, now: float) -> None:
-        """Compare the call's wait from now on with the predicted one when it is dispatched."""
-        costs = self._costs(call.tenant.name, call.model)
+    def follow(self, call: Call, phase: Phase, predicted_s: float, announced: Quantiles, now: float) -> None:
+        """Compare the call's wait from now on with the predicted and the announced one."""
+        costs, known = self._costs(call.tenant.name, call.model), self.model(call.model)
         if costs.ratios is None:
             costs.ratios = {}
-        kept = costs.ratios, self.model(call.model).ratios, self.all.ratios
-        ratios = self.followed[call.id] = tuple(each.setdefault(phase, Ratios()) for each in kept)
+        kept = costs.ratios, known.ratios, self.all.ratios
+        ratios = tuple(each.setdefault(phase, Ratios()) for each in kept)
+        of_model = known.coverage.setdefault(phase, Coverage())
+        if phase not in costs.coverage:
+            costs.coverage[phase] = Coverage.like(of_model)
+        coverages = of_model, costs.coverage[phase]
+        self.followed[call.id] = Followed(ratios, coverages)
         for each in ratios:
             each.observed.predicted(call.id, predicted_s, now)
+        for each_coverage in coverages:
+            each_coverage.on_announced(call.id, announced.p50, announced.p90, now)
 
     def on_dispatched(self, call_id: str, now: float) -> None:
-        for each in self.followed.pop(call_id, ()):
-            each.observed.on_dispatched(call_id, now)
+        followed = self.followed.pop(call_id, None)
+        if followed is not None:
+            for each in followed.ratios:
+                each.observed.on_dispatched(call_id, now)
+            for coverage in followed.coverages:
+                coverage.on_dispatched(call_id, now)
 
     def on_left(self, call_id: str) -> None:
         """Forget a call that left its queue without a dispatch."""
-        for each in self.followed.pop(call_id, ()):
-            each.observed.on_left(call_id)
+        followed = self.followed.pop(call_id, None)
+        if followed is not None:
+            for each in followed.ratios:
+                each.observed.on_left(call_id)
+            for coverage in followed.coverages:
+                coverage.on_left(call_id)
+
+    def cover(self, costs: Costs | None, model: str, phase: Phase, estimate: Quantiles, now: float) -> Quantiles:
+        """Return the quantiles to announce: by the levels of the tenant, or else of its model."""
+        known = self.models.get(model)
+        for each in (costs, known):
+            if each is not None and phase in each.coverage:
+                return each.coverage[phase].move(estimate, now)
+        return estimate
 
     def quantiles(self, costs: Costs | None, model: str, phase: Phase, prior: Quantiles, now: float) -> Quantiles:
         """Return the quantiles of actual over predicted waits: of the tenant, completed by its model's, by those of all
@@ -272,6 +326,14 @@ class WaitRecord:
         for ratios in own:
             if ratios and phase in ratios:
                 prior = ratios[phase].quantiles(now, prior)
+        return prior
+
+    def p10(self, costs: Costs | None, model: str, phase: Phase, prior: float, now: float) -> float:
+        """Return the 0.1 quantile of these ratios by the number of requests: it refuses deadlines."""
+        known = self.models.get(model)
+        for ratios in (self.all.ratios, known and known.ratios, costs and costs.ratios):
+            if ratios and phase in ratios:
+                prior = ratios[phase].p10(now, prior)
         return prior
 
     def has_pace(self, model: str) -> bool:

@@ -15,11 +15,12 @@ from dispatcher.policies.planning.wait_ratios import (
 
 
 def after(ratios: list[float]) -> WaitRatios:
-    """A sample of dispatches with these ratios, of predictions of 10 s."""
+    """A sample of dispatches with these ratios, of predictions of 10 s, one every 10 s until the time 0."""
     sample = WaitRatios()
-    for number, ratio in enumerate(ratios):
-        sample.predicted(str(number), 10.0, 0.0)
-        sample.on_dispatched(str(number), 10.0 * ratio)
+    for number, ratio in enumerate(ratios, 1):
+        since = 10.0 * (number - len(ratios))
+        sample.predicted(str(number), 10.0, since)
+        sample.on_dispatched(str(number), since + 10.0 * ratio)
     return sample
 
 
@@ -46,6 +47,19 @@ def test_the_prior_fades_with_observations() -> None:
     assert many.p50 == pytest.approx(0.5, rel=0.06)
     half = after([0.5] * round(PRIOR_OBSERVATIONS)).quantiles(100.0).with_prior(prior)
     assert half.p50 == pytest.approx((0.5 * 1.0) ** 0.5)
+
+
+def test_waits_at_the_same_time_are_one_observation() -> None:
+    sample, prior = WaitRatios(), Quantiles(0.5, 1.0, 2.0)
+    for number in range(101):
+        sample.predicted(str(number), 10.0, 0.001 * number)
+    assert sample.quantiles(25.0).weight == pytest.approx(1.01 / (1.01 + PRIOR_OBSERVATIONS)), "all are overdue"
+    for number in range(101):
+        sample.on_dispatched(str(number), 30.0)
+    found = sample.quantiles(30.0)
+    assert found.weight == pytest.approx(1.01 / (1.01 + PRIOR_OBSERVATIONS))
+    assert found.own.p50 == pytest.approx(3.0, rel=0.02)
+    assert found.with_prior(prior).p50 < 1.2
 
 
 def test_the_quantiles_are_bounded() -> None:

@@ -13,7 +13,7 @@ from dispatcher.model.fleet import LoadableModel
 from dispatcher.shard.state.indexes import Tenures
 from dispatcher.shard.state.records import Worker
 from dispatcher.shard.state.state import State
-from dispatcher.shard.waits import estimate
+from dispatcher.shard.waits import loads
 from dispatcher.shard.waits.estimate import expected_wait
 from tests.support.world.lone_shard import LoneShard, report
 
@@ -71,12 +71,12 @@ def test_a_missing_models_wait_looks_at_few_workers(monkeypatch: pytest.MonkeyPa
     shard = LoneShard(None, *(report(worker=f"w{number}")._replace(models=models) for number in range(200)))
     state: State = shard.shard.state
     shard.call("a")
-    looked, turn_in_s = list[str](), estimate._turn_in_s
+    looked, turn_in_s = list[str](), loads._turn_in_s
 
     def count(state: State, worker: Worker, model: str) -> float:
         looked.append(worker.name)
         return turn_in_s(state, worker, model)
 
-    monkeypatch.setattr(estimate, "_turn_in_s", count)
+    monkeypatch.setattr(loads, "_turn_in_s", count)
     assert expected_wait(state, state.tenants["a"], "n", 1).p50_s > 0
-    assert 0 < len(looked) <= estimate.TURNS_MOST
+    assert 0 < len(looked) <= loads.TURNS_MOST

@@ -11,10 +11,11 @@ from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.state.state import State
 from dispatcher.shard.waits import estimate as waits
+from dispatcher.shard.waits import loads
 from dispatcher.shard.waits.estimate import expected_wait
 from dispatcher.shard.waits.learned import Pace, Phase
 from dispatcher.shard.waits.record import COSTS_MAX, WaitRecord
-from tests.support.world.lone_shard import LoneShard, report
+from tests.support.world.lone_shard import LoneShard, report, swap_report
 
 COST = 700.0
 EACH_S = 1.0
@@ -118,7 +119,7 @@ def test_a_model_that_has_to_be_loaded_is_waited_for() -> None:
     assert found.phase is Phase.MISSING
     drain_s = state.waits.expected_drain_s(next(iter(state.workers.values())))
     assert drain_s == pytest.approx(EACH_S / 2, rel=0.01), "the rest of the one call that runs"
-    soonest_s = waits.DECIDED_S + drain_s + 4.0 + state.settings.heartbeat_s
+    soonest_s = loads.DECIDED_S + drain_s + 4.0 + state.settings.heartbeat_s
     assert found.p10_s < soonest_s <= found.p50_s < 1.5 * soonest_s, "decision, drain, swap and heartbeats"
 
 
@@ -166,6 +167,70 @@ def test_a_worker_that_swaps_late_is_learned() -> None:
     assert before.predicted_s == pytest.approx(4.0 + 3.0, rel=0.15), "the prior is one of three loads"
     assert before.p90_s >= 4.0 + 3.0
     assert not worker.load
+
+
+def test_a_missing_model_is_expected_when_a_plan_may_load_it() -> None:
+    """A worker that has just swapped may swap again if nothing waits for its model, and else after a batch."""
+    both = tuple(LoadableModel(name, 4.0, 0, 1.0, 10.0) for name in ("m", "n"))
+    shard = LoneShard(None, report()._replace(models=both))
+    shard.now += 100.0
+    first = shard.call("a", model="n")
+    while not (worker := next(iter(shard.shard.state.workers.values()))).load:
+        shard.now += 0.5
+        shard.do(Tick())
+    shard.now += 4.0
+    shard.do(report(model="n")._replace(models=both))
+    shard.end(first, TOKENS)
+    state = shard.shard.state
+    idle_s = loads._turn_in_s(state, worker, "m")
+    for _ in range(3):
+        shard.call("a", model="n")
+    drain_s = state.waits.expected_drain_s(worker)
+    assert idle_s == pytest.approx(loads.DECIDED_S + loads._swap_s(state, worker, "m"), abs=0.01)
+    assert loads._turn_in_s(state, worker, "m") == pytest.approx(idle_s - loads.DECIDED_S + 4.0 + drain_s, abs=0.01)
+
+
+def test_levels_move_what_is_announced_and_a_new_tenant_begins_with_those_of_the_model() -> None:
+    shard = backlog()
+    state = shard.shard.state
+    before = expected_wait(state, state.tenants["a"], "m", 30)
+    known, costs = state.waits.models["m"], state.waits.costs["a", "m"]
+    for each in (known, costs):
+        each.coverage[before.phase].p50.at = each.coverage[before.phase].p90.at = 0.0
+    level = expected_wait(state, state.tenants["a"], "m", 30)
+    costs.coverage[before.phase].p50.at = costs.coverage[before.phase].p90.at = 1.0
+    moved = expected_wait(state, state.tenants["a"], "m", 30)
+    assert level.p50_s < moved.p50_s
+    assert level.p90_s < moved.p90_s
+    assert level.predicted_s == moved.predicted_s
+    known.coverage[before.phase].p90.at = 0.5
+    for _ in range(30):
+        shard.now += 0.1
+        shard.call("b")
+    assert state.waits.costs["b", "m"].coverage[before.phase].p90.at == pytest.approx(0.5, abs=0.2)
+
+
+@pytest.mark.parametrize("of_others", [0, 20])
+def test_no_wait_is_longer_than_the_fleet_takes_for_all(of_others: int) -> None:
+    """One of two workers has the model. The other one turns to it once nothing waits for its own."""
+    shard = LoneShard(None, *(swap_report(*each, {"m": 4.0, "n": 4.0}) for each in (("w", "m"), ("x", "n"))))
+    names = {model: [shard.call("a", model=model) for _ in range(3)] for model in ("m", "n")}
+    for _ in range(30):
+        shard.now += EACH_S
+        for model, waiting_names in names.items():
+            shard.end(waiting_names.pop(0), TOKENS)
+            waiting_names.append(shard.call("a", model=model))
+    for _ in range(of_others):
+        shard.now += 0.01
+        shard.call("b", model="n")
+    shard.now += 0.3
+    shard.call("a", model="n")
+    state, positions = shard.shard.state, (1, 2, 3, 10, 100)
+    waits_s = [expected_wait(state, state.tenants["a"], "m", position).predicted_s for position in positions]
+    assert waits_s == sorted(waits_s)
+    assert 0 < waits_s[0] <= EACH_S
+    assert (100 + of_others) / 2 <= waits_s[-1] <= (100 + of_others) / 2 + 4.0 + 20.0, "a swap, and what is forecast"
+    assert waits_s[-1] < 80.0
 
 
 def test_a_full_queue_says_when_a_place_is_free() -> None:
@@ -289,6 +354,12 @@ def test_a_process_that_folds_the_log_announces_the_same() -> None:
     _, outcome = shard.accept()
     found = expected_wait(heir.state, heir.state.tenants["a"], "m", 1)
     assert found.p50_s == pytest.approx(wait_s(outcome), rel=0.01)
+    levels = [
+        {phase: (each.p50.at, each.p90.at) for phase, each in record.costs["a", "m"].coverage.items()}
+        for record in (shard.shard.state.waits, heir.state.waits)
+    ]
+    assert levels[0] == levels[1]
+    assert any(p90 for _, p90 in levels[0].values()), "the heir has the levels, and they have moved"
 
 
 def _first_facts() -> tuple[Fact, ...]:
