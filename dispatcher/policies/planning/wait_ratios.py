@@ -73,7 +73,8 @@ class RatioQuantiles(NamedTuple):
     def p10_with_prior(self, prior: float) -> float:
         """Return the 0.1 quantile beside that of the prior, by the number of requests. It refuses deadlines, and must
         not forget how long a queue has waited because all of it waits at the same time."""
-        return self.own.p10**self.counted_weight * prior ** (1.0 - self.counted_weight)
+        mean: float = self.own.p10**self.counted_weight * prior ** (1.0 - self.counted_weight)
+        return mean
 
 
 _EMPTY = RatioQuantiles(Quantiles(1.0, 1.0, 1.0), 0.0, 0.0)
