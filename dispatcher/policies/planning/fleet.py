@@ -193,11 +193,15 @@ def fallback_models(
     drain_s: float = DRAIN_S,
     *,
     expected_drain_s: float | None = None,
+    planned: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Return the model that each of some workers must have now, whatever a plan says. It needs no plan.
 
     A worker with another model starts to load it. A worker that has it already keeps it: it is needed next for a model
     that has waited long, and may not swap yet.
+
+    `planned`: the model of each worker in the plan. A worker that is needed next for the very model that the plan gives
+    it is not in the result, so it may load it as soon as the plan's rests allow: that is sooner.
 
     `waiting_by_model`: for each model with waiting requests, the Unix time since which requests wait for it while no
     worker has it loaded: the arrival of the first one, or the time at which the last worker began to swap it out. For
@@ -226,28 +230,41 @@ def fallback_models(
     if expected_drain_s is None:
         absent = [model for model in absent if now - waiting_by_model[model] >= PATIENCE_S]
         drains_s = {worker.name: worker.free_s for worker in workers}
-        return _assign(absent, workers, now, waiting_by_model, turn_left_s, drains_s)
-    absent = absent[: _overdue(absent, waiting_by_model, len(fitting), workers, now, drain_s, expected_drain_s)]
-    return _assign(absent, workers, now, waiting_by_model, held_s, {})
+        return _assign(absent, workers, now, waiting_by_model, turn_left_s, drains_s, {})
+    used = fitting | {worker.loaded for worker in workers if worker.running}
+    absent = absent[: _overdue(absent, used, waiting_by_model, workers, now, drain_s, expected_drain_s)]
+    return _assign(absent, workers, now, waiting_by_model, held_s, {}, planned or {})
 
 
 def _overdue(
     absent: Sequence[str],
+    used: Collection[str],
     waiting_by_model: Mapping[str, float],
-    models: int,
     workers: Sequence[FleetWorker],
     now: float,
     drain_s: float,
     expected_drain_s: float,
 ) -> int:
     """Return how many of the absent models must be loaded from now on, so that none is later than the bound."""
-    swap_s = max(worker.swap_to_s(model) for worker in workers for model in absent if worker.fits(model))
-    bound_s = ceil(models / len(workers)) * (residency_s(swap_s, True) + drain_s + swap_s)
+    swap_s = _longest_swap_s(absent, used, workers)
+    bound_s = ceil(len(used) / len(workers)) * (residency_s(swap_s, True) + drain_s + swap_s)
     loaded_in_s = _turns_s(len(absent), workers, now, swap_s, expected_drain_s + swap_s)
     overdue = 0
     for number, (model, in_s) in enumerate(zip(absent, loaded_in_s, strict=True), 1):
         overdue = number if now + in_s - waiting_by_model[model] >= bound_s else overdue
     return overdue
+
+
+def _longest_swap_s(absent: Sequence[str], used: Collection[str], workers: Sequence[FleetWorker]) -> float:
+    """Return the longest swap of the models that take turns: of those that are absent, and of those in use, which must
+    be loaded again."""
+    longest_s = max(worker.swap_to_s(model) for worker in workers for model in absent if worker.fits(model))
+    for worker in workers:
+        again_s = max((worker.swap_to_s(model) for model in used if worker.fits(model)), default=0.0)
+        if worker.loaded in used:
+            again_s = max(again_s, worker.last_swap_s or 0.0)
+        longest_s = max(longest_s, again_s)
+    return longest_s
 
 
 def _turns_s(count: int, workers: Sequence[FleetWorker], now: float, swap_s: float, turn_s: float) -> list[float]:
@@ -274,14 +291,16 @@ def _assign(
     waited_for: Collection[str],
     waits_s: Callable[[FleetWorker, str, float, bool], float],
     drains_s: Mapping[str, float],
+    planned: Mapping[str, str],
 ) -> dict[str, str]:
     """Give each model a worker, in their order, and return the model that these workers must have now.
 
-    A worker that may not swap yet keeps its model until then. First workers that may swap soonest, with the seconds of
+    A worker that may not swap yet keeps its model until then, but not one for which this model is planned. First workers that may swap soonest, with the seconds of
     their drains if they are given, then those with a model that no request waits for, then with one that another worker
     has too, then those that have theirs longest.
     """
     assigned: dict[str, str] = {}
+    left_to_plan: set[str] = set()
     copies = Counter(worker.loaded for worker in workers)
 
     def reluctance(worker: FleetWorker, model: str) -> tuple[float, bool, bool, float, float, str]:
@@ -297,4 +316,6 @@ def _assign(
             may_swap = waits_s(chosen, model, now, chosen.loaded in waited_for) == 0.0
             assigned[chosen.name] = model if may_swap else chosen.loaded
             copies[chosen.loaded] -= 1
-    return assigned
+            if not may_swap and planned.get(chosen.name) == model:
+                left_to_plan.add(chosen.name)
+    return {name: model for name, model in assigned.items() if name not in left_to_plan}
