@@ -30,8 +30,9 @@ own seconds and what the drain takes longer than the rest of a full batch.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -148,7 +149,8 @@ def make_plan(
     claimed = claims(backlogs, workers, rates, now, settings.classes, pieces_max, settings.capacity_per_s)
     plan = _Planning(claimed, workers, rates, now).plan(last, moves, settings.seed)
     soonest_s = min((each.due_s for backlog in backlogs for each in backlog.expected.values()), default=inf)
-    if soonest_s == inf or _is_work_in_time(plan, workers, soonest_s):
+    expected = {model for backlog in backlogs for model in backlog.expected}
+    if soonest_s == inf or (_is_work_in_time(plan, workers, soonest_s) and not _leaves_any(plan, workers, expected)):
         return plan
     chosen = choose(backlogs, claimed, workers, rates, now, last.rule if last else "", plan.models)
     return _follow(plan, chosen, workers)
@@ -173,22 +175,40 @@ def _is_work_in_time(plan: Plan, workers: Sequence[FleetWorker], soonest_s: floa
     return not is_late and work_s >= _WORK_S * len(workers)
 
 
+def _leaves_any(plan: Plan, workers: Sequence[FleetWorker], models: AbstractSet[str]) -> bool:
+    """Return whether one of the models has a worker now, and none with the plan."""
+    left = {worker.loaded for worker in workers} - set(plan.models.values())
+    return not left.isdisjoint(models)
+
+
 def _models_to_load(plan: Plan, worker: FleetWorker) -> set[str]:
     return {group.key.model for group in plan.groups[worker.name]} - {worker.loaded}
 
 
 def _follow(plan: Plan, choice: RuleChoice, workers: Sequence[FleetWorker]) -> Plan:
     """Return the plan with the models of the choice: a worker's groups of its new model come first."""
-    waited_for = {group.key.model for order in plan.groups.values() for group in order}
+    waiting = _count_waiting(plan, workers)
     models, groups = dict(plan.models), dict(plan.groups)
     for worker in workers:
         model = choice.models[worker.name]
-        may_swap = rest_left_s(worker, model, plan.made_at, worker.loaded in waited_for) == 0.0
+        may_swap = rest_left_s(worker, model, plan.made_at, waiting[worker.loaded] > 0) == 0.0
         models[worker.name] = model if may_swap else worker.loaded
         groups[worker.name] = _begin_with(models[worker.name], plan.groups[worker.name], plan.made_at)
     return replace(
         plan, models=models, groups=groups, rule=choice.rule, late_parts=choice.late_parts, forecast_s=choice.horizon_s
     )
+
+
+def _count_waiting(plan: Plan, workers: Sequence[FleetWorker]) -> Counter[str]:
+    """Return by model the requests that wait, less the free slots of workers with it: others start at once."""
+    found = Counter[str]()
+    for order in plan.groups.values():
+        for group in order:
+            found[group.key.model] += group.requests
+    for worker in workers:
+        if not worker.swapping_s:
+            found[worker.loaded] -= max(0, worker.slots - worker.running)
+    return found
 
 
 def _begin_with(model: str, order: Sequence[PlannedGroup], now: float) -> tuple[PlannedGroup, ...]:
