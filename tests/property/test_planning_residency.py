@@ -82,7 +82,7 @@ def test_a_model_that_waits_is_loaded_in_time_whatever_the_plan_does(
     names = "abcdef"[:models]
     swaps_s = dict(zip(names, swap_s, strict=False))
     fleet = [Swapping(f"w{at}", swaps_s, random.choice(names)) for at in range(workers)]
-    longest_s = max(swaps_s.values())
+    longest_s = max(swaps_s.values()) + (drain_s if is_planned else 0.0)
     rest_s = residency_s(longest_s, True) if is_planned else max(residency_s(longest_s, True), drain_s + longest_s)
     period_s = rest_s + drain_s + longest_s + TICK_S
     waits = Waits()

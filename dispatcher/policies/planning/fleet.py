@@ -207,12 +207,13 @@ def fallback_models(
     worker has it loaded: the arrival of the first one, or the time at which the last worker began to swap it out. For
     a loaded model the time is not used. Leave out requests of a deferred class with slack (entitlement.py).
 
-    Invariant, for M models that wait and W workers that fit them all, if every result is carried out, and other swaps
-    keep held_s: a model is loaded at most ceil(M / W) P after it began to wait. P is the residency, the drain and the
-    swap for the longest swap time, and the time between two calls. Without a plan the residency is at least the longest
-    of the last swaps, with its drain. Swaps under way at the beginning to models that no request waits for, or that two
-    workers load, come on top; and one P, if a worker begins to swap for another reason (a plan) before the fallback
-    serves this order.
+    Invariant, for M models in use (requests wait for them, or run) and W workers that fit them all, if every result is
+    carried out, and other swaps keep held_s: a model is loaded at most ceil(M / W) P after it began to wait. P is the
+    residency, the drain and the swap for the longest swap time, and the time between two calls. For a loaded model in
+    use this is what its last swap took with its drain: its own time is not known. Without a plan the residency is at
+    least the longest of the last swaps, with its drain. Swaps under way at the beginning to models that no request
+    waits for, or that two workers load, come on top; and one P, if a worker begins to swap for another reason (a plan)
+    before the fallback serves this order.
 
     The model that has waited longest is the first. Each worker swaps at least once in P, so the i-th model is loaded
     ceil(i / W) P after all workers begin to serve this order, and swaps that are under way then.
@@ -295,9 +296,9 @@ def _assign(
 ) -> dict[str, str]:
     """Give each model a worker, in their order, and return the model that these workers must have now.
 
-    A worker that may not swap yet keeps its model until then, but not one for which this model is planned. First workers that may swap soonest, with the seconds of
-    their drains if they are given, then those with a model that no request waits for, then with one that another worker
-    has too, then those that have theirs longest.
+    A worker that may not swap yet keeps its model until then, but not one for which this model is planned. First come
+    workers that may swap soonest, with the seconds of their drains if they are given, then those with a model that no
+    request waits for, then with one that another worker has too, then those that have theirs longest.
     """
     assigned: dict[str, str] = {}
     left_to_plan: set[str] = set()

@@ -110,8 +110,8 @@ _TIME_CONSTANT_S = 60.0
 """T: as long as the horizon of the entitlement."""
 TENANTS_MAX = 10_000
 _SILENT_ARRIVALS = 3.0
-"""After s seconds without an arrival the rate is at most 3 / s: a Poisson process of a greater rate is silent for so long
-with a probability below 5 %, the "rule of three"."""
+"""After s seconds without an arrival the rate is at most 3 / s: a Poisson process of a greater rate is silent for so
+long with a probability below 5 %, the "rule of three"."""
 _SEEN_MIN_S = 10.0
 """A tenant counts as seen for at least so long: one request announces no further one in the next second."""
 

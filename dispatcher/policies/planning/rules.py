@@ -9,8 +9,10 @@ A rule keeps a number of workers for the models with the greatest demand (`kept`
     slack     a worker swaps when the missing model would otherwise be late.
     stay      no worker swaps.
 
-If all workers are kept it is a partition, which serves fewer models. A rule may also begin with the models of the
-annealed plan (search.py) and go on from there. In a fleet of unlike workers, two of them may exchange their models.
+If all workers are kept it is a partition, which serves fewer models. A rule may also serve one of the missing models
+and leave the others: the one that is due first may be 15 s away, and another one 2 s. A rule may also begin with the
+models of the annealed plan (search.py) and go on from there. In a fleet of unlike workers, two of them may exchange
+their models.
 
 A worker that must give up its model has the fewest running requests, and of those the model that is back soonest.
 """
@@ -30,6 +32,7 @@ _EVERY_COUNT = 4
 """In a larger fleet a quarter, a half and three quarters of the workers keep a model, and not every number."""
 _EXCHANGES = 3
 _VISITS = 3
+"""For so many of the missing models there are rules that load no other missing one."""
 
 
 @dataclass(slots=True)
@@ -181,7 +184,7 @@ def _visits(start: Start) -> list[tuple[int, frozenset[int]]]:
         return []
     absent = set(range(start.models)) - loaded
     soonest = sorted(missing, key=lambda model: (start.reload_s[model], model))
-    return [(model, frozenset(absent - {model})) for model in soonest[:int(_VISITS)]]
+    return [(model, frozenset(absent - {model})) for model in soonest[:_VISITS]]
 
 
 def _exchanges(start: Start) -> list[tuple[int, int, list[int]]]:

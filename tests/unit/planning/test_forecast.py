@@ -74,5 +74,6 @@ def test_a_rare_stream_is_expected_through_its_usual_gaps() -> None:
         forecast.record("t", 1.0, float(second), 20.0)
     usual = forecast.arrivals("t", 580.0)
     late = forecast.arrivals("t", 600.0)
-    assert usual is not None and late is not None
+    assert usual is not None
+    assert late is not None
     assert late.requests_per_s == pytest.approx(usual.requests_per_s, rel=0.3)
