@@ -31,8 +31,8 @@ _HURRY_S = DECIDE_S + 2.0
 _EVERY_COUNT = 4
 """In a larger fleet a quarter, a half and three quarters of the workers keep a model, and not every number."""
 _EXCHANGES = 3
-_VISITS = 3
-"""For so many of the missing models there are rules that load no other missing one."""
+_VISITS = 2
+"""For so many of the missing models there is a rule that loads no other missing one."""
 
 
 @dataclass(slots=True)
@@ -170,8 +170,7 @@ def rules(start: Start, first: list[int]) -> list[Rule]:
         found.append(Rule("fast partition", "stay", _place_fast(start, keeping)))
     if any(model >= 0 and model != each.loaded for model, each in zip(first, start.workers, strict=True)):
         found += [Rule(f"plan {sharing}", sharing, none, first) for sharing in ("stay", "exhaust", "slack")]
-    for model, others in _visits(start):
-        found += [Rule(f"{sharing} only {model}", sharing, none, left_out=others) for sharing in ("exhaust", "slack")]
+    found += [Rule(f"slack only {model}", "slack", none, left_out=others) for model, others in _visits(start)]
     found += [Rule(f"exchange {one} {two}", "stay", none, first) for one, two, first in _exchanges(start)]
     return found
 
