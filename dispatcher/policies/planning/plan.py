@@ -32,8 +32,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from math import inf
 
 from dispatcher.policies.planning.choice import RuleChoice, choose
@@ -148,9 +148,10 @@ def make_plan(
     pieces_max = min(settings.pieces_max, settings.pieces_per_worker_max * len(workers))
     claimed = claims(backlogs, workers, rates, now, settings.classes, pieces_max, settings.capacity_per_s)
     plan = _Planning(claimed, workers, rates, now).plan(last, moves, settings.seed)
-    soonest_s = min((each.due_s for backlog in backlogs for each in backlog.expected.values()), default=inf)
-    expected = {model for backlog in backlogs for model in backlog.expected}
-    if soonest_s == inf or (_is_work_in_time(plan, workers, soonest_s) and not _leaves_any(plan, workers, expected)):
+    due_s: dict[str, float] = {}
+    for model, each in (pair for backlog in backlogs for pair in backlog.expected.items()):
+        due_s[model] = min(each.due_s, due_s.get(model, inf))
+    if not due_s or (_is_work_in_time(plan, workers, min(due_s.values())) and not _is_away_long(plan, workers, due_s)):
         return plan
     chosen = choose(backlogs, claimed, workers, rates, now, last.rule if last else "", plan.models)
     return _follow(plan, chosen, workers)
@@ -175,10 +176,25 @@ def _is_work_in_time(plan: Plan, workers: Sequence[FleetWorker], soonest_s: floa
     return not is_late and work_s >= _WORK_S * len(workers)
 
 
-def _leaves_any(plan: Plan, workers: Sequence[FleetWorker], models: AbstractSet[str]) -> bool:
-    """Return whether one of the models has a worker now, and none with the plan."""
+def _is_away_long(plan: Plan, workers: Sequence[FleetWorker], due_s: Mapping[str, float]) -> bool:
+    """Return whether the plan leaves a model without a worker until requests that come for it would be late.
+
+    `due_s`: of each model with expected arrivals, how soon one is due. A worker is away for its drain, the swap, its
+    groups of the new model, and the swap back."""
     left = {worker.loaded for worker in workers} - set(plan.models.values())
-    return not left.isdisjoint(models)
+    away_s = [
+        (worker.loaded, worker.drain_s + _first_turn_s(plan, worker) + _return_s(worker, workers))
+        for worker in workers
+        if worker.loaded in left
+    ]
+    return any(seconds > due_s.get(model, inf) for model, seconds in away_s)
+
+
+def _first_turn_s(plan: Plan, worker: FleetWorker) -> float:
+    """Return in how many seconds the worker has served the first model of its order."""
+    order = plan.groups[worker.name]
+    first = takewhile(lambda group: group.key.model == order[0].key.model, order)
+    return max((group.ends_at - plan.made_at for group in first), default=0.0)
 
 
 def _models_to_load(plan: Plan, worker: FleetWorker) -> set[str]:
