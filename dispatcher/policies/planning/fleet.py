@@ -207,13 +207,14 @@ def fallback_models(
     worker has it loaded: the arrival of the first one, or the time at which the last worker began to swap it out. For
     a loaded model the time is not used. Leave out requests of a deferred class with slack (entitlement.py).
 
-    Invariant, for M models in use (requests wait for them, or run) and W workers that fit them all, if every result is
-    carried out, and other swaps keep held_s: a model is loaded at most ceil(M / W) P after it began to wait. P is the
-    residency, the drain and the swap for the longest swap time, and the time between two calls. For a loaded model in
-    use this is what its last swap took with its drain: its own time is not known. Without a plan the residency is at
-    least the longest of the last swaps, with its drain. Swaps under way at the beginning to models that no request
-    waits for, or that two workers load, come on top; and one P, if a worker begins to swap for another reason (a plan)
-    before the fallback serves this order.
+    Invariant, for M models that wait and W workers that fit them all, if every result is carried out, and other swaps
+    keep held_s: a model is loaded at most ceil(M / W) P after it began to wait. P is the residency, the drain and the
+    swap for the longest swap time, and the time between two calls. Without a plan the residency is at least the longest
+    of the last swaps, with its drain. With a plan there is one turn more if each worker has a model in use, and loading
+    the soonest of these again takes longer than the missing ones: otherwise a model that was loaded for 40 s left after
+    5 s for one of 5 s. Swaps under way at the beginning to models that no request waits for, or that two workers load,
+    come on top; and one P, if a worker begins to swap for another reason (a plan) before the fallback serves this
+    order.
 
     The model that has waited longest is the first. Each worker swaps at least once in P, so the i-th model is loaded
     ceil(i / W) P after all workers begin to serve this order, and swaps that are under way then.
@@ -232,23 +233,27 @@ def fallback_models(
         absent = [model for model in absent if now - waiting_by_model[model] >= PATIENCE_S]
         drains_s = {worker.name: worker.free_s for worker in workers}
         return _assign(absent, workers, now, waiting_by_model, turn_left_s, drains_s, {})
-    used = fitting | {worker.loaded for worker in workers if worker.running}
-    absent = absent[: _overdue(absent, used, waiting_by_model, workers, now, drain_s, expected_drain_s)]
+    absent = absent[: _overdue(absent, waiting_by_model, fitting, workers, now, drain_s, expected_drain_s)]
     return _assign(absent, workers, now, waiting_by_model, held_s, {}, planned or {})
 
 
 def _overdue(
     absent: Sequence[str],
-    used: Collection[str],
     waiting_by_model: Mapping[str, float],
+    models: Collection[str],
     workers: Sequence[FleetWorker],
     now: float,
     drain_s: float,
     expected_drain_s: float,
 ) -> int:
-    """Return how many of the absent models must be loaded from now on, so that none is later than the bound."""
-    swap_s = _longest_swap_s(absent, used, workers)
-    bound_s = ceil(len(used) / len(workers)) * (residency_s(swap_s, True) + drain_s + swap_s)
+    """Return how many of the absent models must be loaded from now on, so that none is later than the bound.
+
+    `models`: those that wait and fit."""
+    swap_s = max(worker.swap_to_s(model) for worker in workers for model in absent if worker.fits(model))
+    bound_s = ceil(len(models) / len(workers)) * (residency_s(swap_s, True) + drain_s + swap_s)
+    back_s = min(_return_s(worker, workers) if worker.running or worker.loaded in models else 0.0 for worker in workers)
+    if back_s > swap_s:
+        bound_s += residency_s(back_s, True) + drain_s + back_s
     loaded_in_s = _turns_s(len(absent), workers, now, swap_s, expected_drain_s + swap_s)
     overdue = 0
     for number, (model, in_s) in enumerate(zip(absent, loaded_in_s, strict=True), 1):
@@ -256,16 +261,13 @@ def _overdue(
     return overdue
 
 
-def _longest_swap_s(absent: Sequence[str], used: Collection[str], workers: Sequence[FleetWorker]) -> float:
-    """Return the longest swap of the models that take turns: of those that are absent, and of those in use, which must
-    be loaded again."""
-    longest_s = max(worker.swap_to_s(model) for worker in workers for model in absent if worker.fits(model))
-    for worker in workers:
-        again_s = max((worker.swap_to_s(model) for model in used if worker.fits(model)), default=0.0)
-        if worker.loaded in used:
-            again_s = max(again_s, worker.last_swap_s or 0.0)
-        longest_s = max(longest_s, again_s)
-    return longest_s
+def _return_s(worker: FleetWorker, workers: Sequence[FleetWorker]) -> float:
+    """Return the time to load the worker's model again: as on other workers, or what its last swap took with the drain,
+    or the longest swap to another model."""
+    others = [each.swap_to_s(worker.loaded) for each in workers if each.loaded != worker.loaded]
+    fitting = [seconds for seconds in others if seconds < inf]
+    own = [seconds for model, seconds in worker.swap_s.items() if model != worker.loaded and seconds < inf]
+    return min(fitting) if fitting else worker.last_swap_s or max(own, default=0.0)
 
 
 def _turns_s(count: int, workers: Sequence[FleetWorker], now: float, swap_s: float, turn_s: float) -> list[float]:
