@@ -13,16 +13,19 @@ over the run is no more than its weighted max-min share of the fleet's service. 
 `served/s`: requests over the time to the last token.
 
 --without-plan plays the gate without a planner too (`no-plan`), and gives its verdict beside that of the plan.
---failures prints dominated scenes only. Then the other planners are not played where the plan serves every entitled
-tenant in time: none can be better.
+--failures prints dominated scenes only, with the planners that dominate. A planner is played only as long as it may
+dominate: its run ends once so many requests are late that it cannot be better. The verdicts are the same.
+
+This is the strict statement, about one draw of arrivals. planner_draws.py judges scenes over many draws, and each
+planner beside the others. planner_survey.py plays thousands of scenes, and says where the plan is dominated.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -32,6 +35,9 @@ from dispatcher.policies.clocks import Share
 from dispatcher.policies.planning.entitlement import GroupDemand, TenantDemand, entitle
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from headgate.simulator.fleet.planners.interface import full_rate_per_s, profiles_of
+from headgate.simulator.gates.spec import GateSpec
+from headgate.simulator.measures.collector import FleetCollector
+from headgate.simulator.requests import SimRequest
 from headgate.simulator.run import RunSpec
 from headgate.simulator.simulate import simulate
 
@@ -41,41 +47,66 @@ MARGIN = 0.02
 _OWN = "plan"
 _HEADGATES = {_OWN, WITHOUT_PLAN}
 _ROUNDING = 1e-9
+_GATE = GateSpec(1, announces_waits=False)
+"""Nothing here reads an announced wait. The workers have the slots."""
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A scene under one planner. `in_time`: by tenant, the part of its requests."""
+    """A scene under one planner. `in_time`: by tenant, the part of its `requests`."""
 
     planner: str
     in_time: Mapping[str, float]
     served_per_s: float
     swaps: int
+    requests: Mapping[str, int] = field(default_factory=dict)
 
     def line(self, entitled: set[str]) -> str:
         shown = (f"{name}{'*' if name in entitled else ''} {100 * part:.0f}" for name, part in self.in_time.items())
         return f"    {self.planner:7} {self.swaps:4} swaps {self.served_per_s:6.2f} served/s   {', '.join(shown)}"
 
 
-def play(scene: Scene, planner: str) -> Played:
-    run = simulate(RunSpec(scene.workload, "fcfs", scene.fleet, planner=planner))
-    in_time = {tenant: measures.in_time for tenant, measures in sorted(run.tenants.items())}
-    return Played(planner, in_time, run.served / max(run.total_time_s, 1e-9), run.swaps)
+def play(scene: Scene, planner: str, collector: FleetCollector | None = None) -> Played:
+    run = simulate(RunSpec(scene.workload, "fcfs", scene.fleet, planner=planner, gate=_GATE), collector)
+    tenants = sorted(run.tenants.items())
+    return Played(
+        planner,
+        {tenant: measures.in_time for tenant, measures in tenants},
+        run.served / max(run.total_time_s, 1e-9),
+        run.swaps,
+        {tenant: measures.requests for tenant, measures in tenants},
+    )
 
 
-def entitled_tenants(scene: Scene) -> set[str]:
-    """Return the tenants with a demand within their share of the fleet over the time of the arrivals."""
-    arrivals = list(scene.workload)
-    horizon_s = max(1.0, max(each.arrival_s for each in arrivals))
+def entitled_tenants(*draws: Scene) -> set[str]:
+    """Return the tenants with a demand within their share of the fleet over the time of the arrivals, in the mean over
+    the draws of a scene."""
     demand: dict[str, float] = {}
-    for each in arrivals:
-        demand[each.tenant] = demand.get(each.tenant, 0.0) + WEIGHTED_TOKENS(each.input_tokens, each.output_tokens)
+    service = horizon_s = 0.0
+    for scene in draws:
+        found, each_service = demand_and_service(scene)
+        for name, each in found.items():
+            demand[name] = demand.get(name, 0.0) + each / len(draws)
+        service, horizon_s = service + each_service / len(draws), horizon_s + _horizon_s(scene) / len(draws)
+    weights = draws[0].workload.weights
     demands = [
-        TenantDemand(name, Share(scene.workload.weights.get(name, 1.0)), [GroupDemand("all", 1, service, 0.0)])
-        for name, service in sorted(demand.items())
+        TenantDemand(name, Share(weights.get(name, 1.0)), [GroupDemand("all", 1, each, 0.0)])
+        for name, each in sorted(demand.items())
     ]
-    given = entitle(demands, _capacity_per_s(scene), horizon_s)
-    return {name for name, service in demand.items() if service <= given[name].service * (1 + _ROUNDING)}
+    given = entitle(demands, service / horizon_s, horizon_s)
+    return {name for name, each in demand.items() if each <= given[name].service * (1 + _ROUNDING)}
+
+
+def demand_and_service(scene: Scene) -> tuple[dict[str, float], float]:
+    """Return the demand of each tenant, and what the fleet serves in the time of the arrivals, in service units."""
+    demand: dict[str, float] = {}
+    for each in scene.workload:
+        demand[each.tenant] = demand.get(each.tenant, 0.0) + WEIGHTED_TOKENS(each.input_tokens, each.output_tokens)
+    return demand, _capacity_per_s(scene) * _horizon_s(scene)
+
+
+def _horizon_s(scene: Scene) -> float:
+    return max(1.0, scene.workload.last_arrival_s)
 
 
 def _capacity_per_s(scene: Scene) -> float:
@@ -103,16 +134,21 @@ class Gap(NamedTuple):
 
 
 def gaps(runs: Sequence[Played], entitled: set[str], of: str = _OWN) -> list[Gap]:
-    """Return the gap of headgate's planner `of` to each simpler one; none if no tenant is entitled."""
+    """Return the gap of the planner `of` to each of its rivals that was played; none if no tenant is entitled."""
     own = next(run for run in runs if run.planner == of)
-    found = []
-    for other in runs:
-        if other.planner in _HEADGATES or not entitled:
-            continue
-        gains = [other.in_time[name] - own.in_time[name] for name in entitled]
-        worst = min(other.in_time[name] for name in entitled) - min(own.in_time[name] for name in entitled)
-        found.append(Gap(other.planner, max(gains) if min(gains) >= -_ROUNDING else min(gains), worst))
-    return found
+    return [gap_between(other, own, entitled) for other in runs if entitled and other.planner in rivals_of(of)]
+
+
+def rivals_of(planner: str) -> list[str]:
+    """Return the planners that are compared with this one: all others, but not headgate's own with each other."""
+    return [each for each in PLANNERS if each != planner and not {each, planner} <= _HEADGATES]
+
+
+def gap_between(other: Played, own: Played, entitled: Iterable[str], loss: float = _ROUNDING) -> Gap:
+    """Return what `other` is better by. `loss`: a tenant that loses no more is not worse."""
+    gains = [other.in_time[name] - own.in_time[name] for name in entitled]
+    worst = min(other.in_time[name] for name in entitled) - min(own.in_time[name] for name in entitled)
+    return Gap(other.planner, max(gains) if min(gains) >= -loss else min(gains), worst)
 
 
 def distance(runs: Sequence[Played], entitled: set[str]) -> float:
@@ -134,13 +170,59 @@ def verdict(found: Sequence[tuple[str, str, float]]) -> str:
 
 
 def play_all(scene: Scene, planners: Sequence[str], *, only_failures: bool = False) -> list[Played]:
-    """Return the runs of the planners. `only_failures`: of the plan alone, if none can be better."""
+    """Return the runs of the planners. `only_failures`: of the plan, and of those that may dominate it."""
     if not only_failures:
         return [play(scene, planner) for planner in planners]
-    own = play(scene, _OWN)
-    if all(own.in_time[name] == 1.0 for name in entitled_tenants(scene)):
-        return [own]
-    return [own if planner == _OWN else play(scene, planner) for planner in planners]
+    own, entitled = play(scene, _OWN), entitled_tenants(scene)
+    others = (play_if_better(scene, planner, own, entitled) for planner in planners if planner != _OWN)
+    return [*filter(None, others), own]
+
+
+def play_if_better(scene: Scene, planner: str, own: Played, entitled: set[str]) -> Played | None:
+    """Play the scene as long as the planner may still dominate headgate's own run. Return None if it cannot."""
+    best = _BestPossible(scene, own, entitled)
+    if not best.may_dominate():
+        return None
+    try:
+        return play(scene, planner, best)
+    except _NoneBetterError:
+        return None
+
+
+class _NoneBetterError(Exception):
+    """Ends a run whose verdict is known."""
+
+
+class _BestPossible(FleetCollector):
+    """What a planner can reach at best: every request in time that has not been late yet."""
+
+    def __init__(self, scene: Scene, own: Played, entitled: set[str]) -> None:
+        super().__init__(WEIGHTED_TOKENS, scene.workload.last_arrival_s)
+        self._own, self._requests = own, own.requests
+        self._in_time = {name: own.requests[name] for name in entitled}
+
+    def may_dominate(self) -> bool:
+        """Return whether `gaps` may still find a domination. The parts of requests only fall as the run goes on."""
+        if not self._in_time:
+            return False
+        best = Played("", {name: count / self._requests[name] for name, count in self._in_time.items()}, 0.0, 0)
+        gap = gap_between(best, self._own, set(self._in_time))
+        return gap.tenant >= MARGIN or gap.worst >= MARGIN
+
+    def on_served(self, request: SimRequest) -> None:
+        super().on_served(request)
+        if not request.is_in_time:
+            self._note_late(request.tenant)
+
+    def on_rejected(self, request: SimRequest) -> None:
+        super().on_rejected(request)
+        self._note_late(request.tenant)
+
+    def _note_late(self, tenant: str) -> None:
+        if tenant in self._in_time:
+            self._in_time[tenant] -= 1
+            if not self.may_dominate():
+                raise _NoneBetterError
 
 
 def _play_scenes(

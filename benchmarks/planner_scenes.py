@@ -191,11 +191,12 @@ class SceneShape:
     weights: dict[str, float]
     streams: tuple[Stream, ...]
 
-    def scene(self) -> Scene:
-        """Raises ValueError if no request arrives."""
+    def scene(self, draw: int = 0) -> Scene:
+        """Return the scene with these arrivals: the streams are the same in all draws. Raises ValueError if no request
+        arrives."""
         classes = (SloClass("interactive", self.due_s), *_CLASSES[1:])
         spec = fleet(len(self.kinds), self.swap_s, kinds=self.kinds, classes=classes)
-        made = scene(self.name, spec, self.streams, weights=self.weights)
+        made = scene(self.name, spec, self.streams, draw, self.weights)
         if not made.workload.requests:
             raise ValueError(f"no request arrives in {self.name}")
         return made

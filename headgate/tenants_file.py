@@ -17,10 +17,11 @@ dispatcher/settings/sections.py describes the fields. The simulator also needs `
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError, to_json
 
 from dispatcher.model.tenants import Tenant
@@ -52,11 +53,12 @@ class TenantsFile(Strict):
     """Input tokens that the load of a LoRA adapter is charged as, at the gate of `headgate serve` and in its engine.
     The simulator ignores it."""
     slo_classes: SloClassesSection | None = None
-    """How soon first tokens are due. The simulator of one engine ignores it (`headgate simulate --fleet` has them)."""
+    """How soon first tokens are due, in place of the classes of a fleet's file. The simulator of one engine ignores
+    it."""
 
     @model_validator(mode="after")
-    def _has_their_classes(self) -> TenantsFile:
-        known = self.slo_classes.root if self.slo_classes else {}
+    def _has_their_classes(self, info: ValidationInfo) -> TenantsFile:
+        known = tuple(self.slo_classes.root) if self.slo_classes else (info.context or {}).get(_CLASSES, ())
         for name, tenant in self.tenants.items():
             if tenant.slo_class is not None and tenant.slo_class not in known:
                 raise PydanticCustomError(
@@ -67,18 +69,23 @@ class TenantsFile(Strict):
         return self
 
 
+_CLASSES = "classes"
+"""The key of the classes that tenants may have without `slo_classes`."""
+
 File = TypeVar("File", bound=TenantsFile)
 
 
-def read_tenants_file(path: Path, model: type[File], *, flat: bool = False) -> File:
+def read_tenants_file(path: Path, model: type[File], *, flat: bool = False, classes: Collection[str] = ()) -> File:
     """Read and validate the file. `flat`: its tenants may also stand beside the other keys, without `tenants:`.
+    `classes`: names of SLO classes that are configured elsewhere, for a file without classes of its own.
 
     Raises ConfigurationError, which names the place in the file.
     """
     document = read_document(path)
     flat = flat and isinstance(document.value, dict) and "tenants" not in document.value
     value = _with_tenants_key(document.value, model) if flat else document.value
-    return document.parse_as(model, _without_nulls(value), drop=("tenants",) if flat else ())
+    drop = ("tenants",) if flat else ()
+    return document.parse_as(model, _without_nulls(value), context={_CLASSES: tuple(classes)}, drop=drop)
 
 
 def _with_tenants_key(value: dict[str, Any], model: type[TenantsFile]) -> dict[str, Any]:
@@ -129,6 +136,7 @@ class ServedTenants(TenantsFile):
         }
 
 
-def read_tenants(path: Path) -> ServedTenants:
-    """Read the file. Raises ConfigurationError, which names the place in the file."""
-    return read_tenants_file(path, ServedTenants)
+def read_tenants(path: Path, *, classes: Collection[str] = ()) -> ServedTenants:
+    """Read the file. `classes`: as in read_tenants_file. Raises ConfigurationError, which names the place in the
+    file."""
+    return read_tenants_file(path, ServedTenants, classes=classes)

@@ -2,8 +2,8 @@
 
 Each experiment runs unbroken, and under every mutant that may change it, in smaller runs than those of the page: some
 two hours on two cores. A claim that holds unbroken and fails under a mutant is *turned* by it. The result goes into
-docs/evidence/mutants.json and, as a page, docs/evidence/mutants.md. `--only` and `--mutants` renew a part of it. Exit
-code 1 if a mutant turns no claim.
+docs/evidence/mutants.json and, as a page, docs/evidence/mutants.md. `--only` and `--mutants` renew a part of it; after
+a change of the planner, `--planner` runs all that it may change. Exit code 1 if a mutant turns no claim.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from benchmarks.evidence_mutants.jobs import Job, timed
-from benchmarks.evidence_mutants.mutants import MUTANTS
+from benchmarks.evidence_mutants.mutants import MUTANTS, OF_THE_PLANNER, is_named
 from benchmarks.evidence_mutants.page import Held, Verdicts, find_unnoticed, render_page
 from headgate.evidence.registry import EXPERIMENTS
 from headgate.simulator.parallel import Processes
@@ -27,25 +28,41 @@ FOLDER = ROOT / "docs" / "evidence"
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.evidence_mutants", description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="experiments, separated by commas (all)")
+    parser.add_argument(
+        "--only", default="", help="experiments, separated by commas; qlm- stands for all that begin so (all)"
+    )
     parser.add_argument("--mutants", default="", help="mutants, separated by commas (all)")
     parser.add_argument("--without", default="", help="experiments that are left out")
+    parser.add_argument(
+        "--planner", action="store_true", help="what a change of the planner may change: its experiments and mutants"
+    )
     parser.add_argument("--processes", type=int, default=None)
     parser.add_argument("--page", action="store_true", help="only write the page again")
     options = parser.parse_args()
     found = _read()
     if not options.page:
-        jobs = list_jobs(_names(options.only), _names(options.mutants), _names(options.without))
-        with Processes(options.processes) as pool:
-            for _, of_experiment in groupby(jobs, key=lambda job: job.experiment):
-                for job, verdicts, seconds in pool.map(timed, list(of_experiment)):
-                    found.setdefault(job.experiment, {})[job.mutant] = verdicts
-                    sys.stdout.write(f"{job.experiment}, {job.mutant or 'unbroken'}: {seconds:.0f} s\n")
-                _write(found)
+        only, mutants = _names(options.only), _names(options.mutants)
+        if options.planner:
+            only, mutants = only or {"qlm-"}, mutants or set(OF_THE_PLANNER)
+        jobs = list_jobs(only, mutants, _names(options.without))
+        with TemporaryDirectory() as kept, Processes(options.processes) as pool:
+            _run([job._replace(kept=kept) for job in jobs], pool, found)
     _write(found)
     unnoticed = find_unnoticed(found)
     sys.stdout.write("".join(f"no claim notices: {name}\n" for name in unnoticed))
     return 1 if unnoticed else 0
+
+
+def _run(jobs: Sequence[Job], pool: Processes, found: dict[str, dict[str, Verdicts]]) -> None:
+    """Run the unbroken experiments, and then the mutants of each."""
+    parts = [[job for job in jobs if not job.mutant]]
+    broken = (job for job in jobs if job.mutant)
+    parts += [list(of_experiment) for _, of_experiment in groupby(broken, key=lambda job: job.experiment)]
+    for part in parts:
+        for job, verdicts, seconds in pool.map(timed, part):
+            found.setdefault(job.experiment, {})[job.mutant] = verdicts
+            sys.stdout.write(f"{job.experiment}, {job.mutant or 'unbroken'}: {seconds:.0f} s\n")
+        _write(found)
 
 
 def _names(text: str) -> set[str]:
@@ -54,7 +71,7 @@ def _names(text: str) -> set[str]:
 
 def list_jobs(only: set[str], mutants: set[str], without: set[str]) -> Iterable[Job]:
     for experiment in EXPERIMENTS:
-        if experiment in without or (only and experiment not in only):
+        if is_named(experiment, without) or (only and not is_named(experiment, only)):
             continue
         yield Job(experiment, "")
         for name, mutant in MUTANTS.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,6 +14,7 @@ from headgate.evidence.bwfq import cares, paper
 from headgate.evidence.document import Setting
 from headgate.evidence.registry import EXPERIMENTS
 from headgate.evidence.vtc import measured, theorems
+from headgate.simulator.run import RunSpec
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"
 SEEDS = 2
@@ -24,7 +26,7 @@ RUNS = (
 )
 """The measured runs that are played: short ones of which every figure is within its tolerance, or nearly."""
 _RANDOM_WORKLOADS = 40
-_LATENCY_LOADS = (0.4, 0.6)
+_LATENCY_LOADS = (0.6,)
 _CARES_ORDERS = {
     **dict.fromkeys(cares.RUNS, ("bwfq",)),
     **dict.fromkeys(("idle_long", "slept", "history", "stale", "costs"), ("ratio+wake", "bwfq")),
@@ -38,10 +40,11 @@ R = TypeVar("R")
 
 
 class Job(NamedTuple):
-    """`mutant`: "" for none."""
+    """`mutant`: "" for none. `kept`: a folder for the runs of fleets that other mutants do not change; "" for none."""
 
     experiment: str
     mutant: str
+    kept: str = ""
 
 
 def timed(job: Job) -> tuple[Job, Verdicts, float]:
@@ -52,17 +55,40 @@ def timed(job: Job) -> tuple[Job, Verdicts, float]:
 def play(job: Job) -> Verdicts:
     """Run an experiment under a mutant, in this process. Raises RuntimeError if it ends with an error: such a mutant is
     itself broken, and says nothing about a claim."""
-    seeds = _SEEDS_OF.get(job.experiment, SEEDS)
+    seeds, in_turn = _SEEDS_OF.get(job.experiment, SEEDS), _InTurn(job)
     with applied(_FEWER), applied(MUTANTS.get(job.mutant)):
         try:
-            section = EXPERIMENTS[job.experiment](Setting(_in_turn, TRACES if TRACES.is_dir() else None, seeds))
+            section = EXPERIMENTS[job.experiment](Setting(in_turn, TRACES if TRACES.is_dir() else None, seeds))
         except Exception as error:
             raise RuntimeError(f"{job.experiment} under {job.mutant or 'no mutant'!r} ended with an error") from error
     return {check.claim: check.held for check in section.checks}
 
 
-def _in_turn(function: Callable[[J], R], jobs: Iterable[J], /) -> list[R]:
-    return [function(job) for job in jobs]
+class _InTurn:
+    """Runs an experiment's jobs in turn. The unbroken experiment leaves its runs of fleets in a folder, and a mutant
+    takes those from there that it does not change."""
+
+    def __init__(self, job: Job) -> None:
+        self._job, self._runs = job, 0
+        mutant = MUTANTS.get(job.mutant)
+        self._changed = mutant.planners if mutant is not None else ()
+
+    def __call__(self, function: Callable[[J], R], jobs: Iterable[J], /) -> list[R]:
+        return [self._run(function, each) for each in jobs]
+
+    def _run(self, function: Callable[[J], R], each: J) -> R:
+        if not isinstance(each, RunSpec) or not each.planner or not self._job.kept:
+            return function(each)
+        self._runs += 1
+        name = f"{self._job.experiment} {self._runs} {each.workload.name} {each.planner}"
+        path = Path(self._job.kept) / name.replace("/", "-")
+        if self._changed and each.planner not in self._changed and path.is_file():
+            kept: R = pickle.loads(path.read_bytes())  # noqa: S301 - our own, of the same command
+            return kept
+        run = function(each)
+        if not self._job.mutant:
+            path.write_bytes(pickle.dumps(run))
+        return run
 
 
 def _few_runs(traces: Path) -> list[Path]:

@@ -7,7 +7,7 @@ A mutant exists only inside `applied`, in one process. None has a name that a co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,16 +45,21 @@ Changes = list[tuple[Any, str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`experiments`: the names of those that it may change; one that ends in a hyphen stands for all that begin so."""
+    """`experiments`: the names of those that it may change; one that ends in a hyphen stands for all that begin so.
+    `planners`: of fleets, those of which it changes runs; empty if it may change any run."""
 
     what: str
     experiments: tuple[str, ...]
     changes: Callable[[], Changes]
+    planners: tuple[str, ...] = ()
 
     def may_change(self, experiment: str) -> bool:
-        return any(
-            experiment == name or (name.endswith("-") and experiment.startswith(name)) for name in self.experiments
-        )
+        return is_named(experiment, self.experiments)
+
+
+def is_named(experiment: str, names: Iterable[str]) -> bool:
+    """Return whether the names have the experiment. One that ends in a hyphen stands for all that begin so."""
+    return any(experiment == name or (name.endswith("-") and experiment.startswith(name)) for name in names)
 
 
 @contextmanager
@@ -429,6 +434,12 @@ _SEVERAL = ("qlm-figure-5", "qlm-figure-11-14", "qlm-five-models", "qlm-flood", 
 _DEAR = ("qlm-figure-12-13",)
 """Its runs are the longest, so only the mutants run with it that put another planner in the place of ours, or none."""
 _FLEET = (*_ONE_MODEL, *_SEVERAL, *_DEAR)
+_PLAN = ("plan",)
+OF_THE_PLANNER = (
+    *("insertion only", "insertion in turn", "plan alone", "all entitled", "swaps are free", "no due times"),
+    "qlm is plan",
+)
+"""The mutants in whose runs headgate's planner still plans, so that a change of it may change what they turn."""
 _RPM = ("vtc-real", "vtc-response", "vtc-clients", "vtc-profiled", "vtc-measured", "fairserve", "fairserve-service")
 _FAIRSERVE = ("fairserve", "fairserve-service")
 _TIERS = ("preemption-mixed", "preemption-aging", "preemption-reserve", "qlm-figure-4")
@@ -486,29 +497,42 @@ MUTANTS: Mapping[str, Mutant] = {
     "no throttling": Mutant("nothing is throttled", _FAIRSERVE, _no_throttling),
     "interactions ignored": Mutant("throttling refuses within interactions", _FAIRSERVE, _interactions_ignored),
     "labels ignored": Mutant("WSC prefers no interaction in progress", _FAIRSERVE, _labels_ignored),
-    "no plan": Mutant("the gate gets no plan", _FLEET, _no_plan),
+    "no plan": Mutant("the gate gets no plan", (*_FLEET, "qlm-half"), _no_plan, _PLAN),
     "insertion only": Mutant(
-        "plans are not annealed", (*_SEVERAL, "qlm-figure-19", "qlm-figure-20", "qlm-optimum"), _insertion_only
+        "plans are not annealed",
+        (*_SEVERAL, "qlm-figure-19", "qlm-figure-20", "qlm-optimum"),
+        _insertion_only,
+        ("plan", "qlm"),
     ),
     "insertion in turn": Mutant(
         "insertion gives groups to workers in turn, whatever they cost",
         (*_SEVERAL, "qlm-figure-19", "qlm-figure-20"),
         _insertion_in_turn,
+        ("plan", "qlm"),
     ),
-    "plan alone": Mutant("no simple rule is played forward beside the plan", _SEVERAL, _plan_alone),
-    "all entitled": Mutant("the plan takes all work for entitled", ("qlm-flood", "qlm-unseen"), _all_entitled),
-    "swaps are free": Mutant("the plan takes swaps and drains for free", _SEVERAL, _swaps_are_free),
-    "no due times": Mutant("the fleet's gate ignores due times", _FLEET, _no_due_times),
-    "plan is fcfs": Mutant("first come, first served under the name of plan", _FLEET, _planner_is("plan", "fcfs")),
+    "plan alone": Mutant("no simple rule is played forward beside the plan", _SEVERAL, _plan_alone, _PLAN),
+    "all entitled": Mutant("the plan takes all work for entitled", ("qlm-flood", "qlm-half"), _all_entitled, _PLAN),
+    "swaps are free": Mutant("the plan takes swaps and drains for free", _SEVERAL, _swaps_are_free, _PLAN),
+    "no due times": Mutant("the fleet's gate ignores due times", _FLEET, _no_due_times, _PLAN),
+    "plan is fcfs": Mutant(
+        "first come, first served under the name of plan", (*_FLEET, "qlm-half"), _planner_is("plan", "fcfs"), _PLAN
+    ),
     "plan is round robin": Mutant(
-        "round robin over workers under the name of plan", _FLEET, _planner_is("plan", "round-robin")
+        "round robin over workers under the name of plan", _FLEET, _planner_is("plan", "round-robin"), _PLAN
     ),
     "plan is shepherd": Mutant(
-        "fixed batches under the name of plan", ("qlm-figure-1", "qlm-figure-9-10"), _planner_is("plan", "shepherd")
+        "fixed batches under the name of plan",
+        ("qlm-figure-1", "qlm-figure-9-10"),
+        _planner_is("plan", "shepherd"),
+        _PLAN,
     ),
-    "plan is static": Mutant("a partition under the name of plan", (*_SEVERAL, *_DEAR), _planner_is("plan", "static")),
-    "qlm is plan": Mutant("plan under the name of qlm", ("qlm-flood",), _planner_is("qlm", "plan")),
-    "delta ignored": Mutant("QLM's groups have four batches, whatever δ is", ("qlm-figure-19",), _delta_ignored),
+    "plan is static": Mutant(
+        "a partition under the name of plan", (*_SEVERAL, *_DEAR), _planner_is("plan", "static"), _PLAN
+    ),
+    "qlm is plan": Mutant("plan under the name of qlm", ("qlm-flood",), _planner_is("qlm", "plan"), ("qlm",)),
+    "delta ignored": Mutant(
+        "QLM's groups have four batches, whatever δ is", ("qlm-figure-19",), _delta_ignored, ("qlm",)
+    ),
     "equation 2 alone": Mutant("waits are QLM's equation 2, uncorrected", ("qlm-figure-3-18",), _equation_2_alone),
     "no tiers": Mutant("the engine's queue has no tiers", _TIERS, _no_tiers),
     "no floor": Mutant("no tier is owed its share", ("preemption-aging",), _no_floor),

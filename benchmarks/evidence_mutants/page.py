@@ -29,7 +29,7 @@ left out.
 A mutant runs with the experiments that have what it breaks; a dash in the list of experiments says nothing about the
 other mutants. So that the whole is affordable, the runs are smaller than those of the page: two seeds (`fairserve` and
 `fairserve-service` six, `preemption-limits` four); `vtc-measured` plays nine of its runs, `vtc-theorems` 40 random
-workloads, `bwfq-latency` two seeds of two loads, `bwfq-cares` one seed, both with the orders of their claims alone, and
+workloads, `bwfq-latency` two seeds of one load, `bwfq-cares` one seed, both with the orders of their claims alone, and
 `bwfq-scale` one seed and its sizes up to 100 workers and 100 tenants.
 """
 

@@ -142,7 +142,9 @@ def _out_of_reach(state: State, tenant: Tenant, command: Accept) -> Refused | No
     """
     model, deferred = command.terms.model, command.terms.deferred
     remaining_s = command.terms.deadline_at - state.at
-    if not state.settings.refuses_late or remaining_s <= 0 or _drains_in(state, model, remaining_s):
+    if not state.settings.refuses_late or not state.settings.announces_waits or not 0 < remaining_s < math.inf:
+        return None
+    if _drains_in(state, model, remaining_s):
         return None
     if state.slots.first(model) is not None:
         return None

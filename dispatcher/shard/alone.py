@@ -151,13 +151,24 @@ def with_fields(call: Accept, **fields: Any) -> Accept:
 
     Raises ValueError for another name.
     """
-    own, terms, config = (
-        {name: fields.pop(name) for name in kind._fields if name in fields}
-        for kind in (Accept, CallTerms, TenantConfig)
-    )
-    if fields:
-        raise ValueError(f"no fields of a call: {', '.join(fields)}")
-    return call._replace(**own, terms=call.terms._replace(**terms), config=call.config._replace(**config))
+    own, terms, config = dict[str, Any](), dict[str, Any](), dict[str, Any]()
+    for name, value in fields.items():
+        if name in _OF_ACCEPT:
+            own[name] = value
+        elif name in _OF_TERMS:
+            terms[name] = value
+        elif name in _OF_CONFIG:
+            config[name] = value
+        else:
+            raise ValueError(f"no field of a call: {name}")
+    if config:
+        own["config"] = call.config._replace(**config)
+    if terms:
+        own["terms"] = call.terms._replace(**terms)
+    return call._replace(**own)
+
+
+_OF_ACCEPT, _OF_TERMS, _OF_CONFIG = (frozenset(kind._fields) for kind in (Accept, CallTerms, TenantConfig))
 
 
 def report(

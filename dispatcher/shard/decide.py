@@ -215,6 +215,8 @@ def status(state: State, call_id: str) -> Outcome:
         return made(Offer, (call_id, call.attempt, call.worker, state.workers[call.worker].url, state.position))
     tenant = call.tenant
     position = tenant.waiting + tenant.suspended
+    if not state.settings.announces_waits:
+        return made(Waiting, (call_id, position, None, None))
     queue = tenant.queues.get((call.model, call.deferred))
     ahead = max(1, queue.count) if queue is not None else 1
     wait = expected_wait(state, tenant, call.model, ahead, deferred=call.deferred)

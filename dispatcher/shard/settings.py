@@ -71,6 +71,9 @@ class ShardSettings:
     """FairServe's limits, in requests of a tenant and of an application (throttling.py); None: no throttling."""
     refuses_late: bool = True
     """A call is refused if nine of ten such calls would still wait at their deadline."""
+    announces_waits: bool = True
+    """False: nothing is learned of waiting times, so none is announced, and no call is refused for its deadline. For
+    simulations that read none of them."""
     heartbeat_s: float = 1.0
     """A worker reports so often: half of this on average until it learns of an order, and until it tells of its end."""
     saturated: float = SATURATED

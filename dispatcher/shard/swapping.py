@@ -60,13 +60,14 @@ def order_loads(decision: Decision, commands: Sequence[Command]) -> None:
     state = decision.state
     if not state.slots.can_swap or not any(type(command) in _TRIGGERS for command in commands):
         return
-    for worker in list(state.changing.values()):
+    for worker in list(state.changing.values()) if state.changing else ():
         if worker.load and state.at >= worker.order_ends_at:
             decision.add(ModelOrdered(worker.name, ""))
-    if not _must_look(state, commands):
+    missing = _missing(state)
+    if not _must_look(state, commands, missing):
         return
     models = _planned_models(state)
-    if waiting := _waiting_since(state):
+    if missing and (waiting := _waiting_since(state, missing)):
         usable = [each for each in state.workers.values() if each.load or each.config.state in USABLE]
         fleet = [fleet_worker(each, state.at) for each in usable]
         expected_s = _drain_s(fleet) if models else None
@@ -76,9 +77,9 @@ def order_loads(decision: Decision, commands: Sequence[Command]) -> None:
     _order(decision, models, rest_left_s)
 
 
-def _must_look(state: State, commands: Sequence[Command]) -> bool:
-    """Return whether a look at all workers is due, and note that it comes now."""
-    missing, passed_s = _missing(state), state.at - state.fleet_looked_at
+def _must_look(state: State, commands: Sequence[Command], missing: frozenset[str]) -> bool:
+    """Return whether a look at all workers is due, and note that it comes now. `missing`: models."""
+    passed_s = state.at - state.fleet_looked_at
     is_early = 0.0 <= passed_s < LOOK_S * (len(state.workers) - LOOK_FREE)
     if is_early and missing <= state.fleet_missed and not any(type(command) is Plan for command in commands):
         return False
@@ -186,15 +187,9 @@ def _first_due(tenant: Tenant, model: str) -> Call | None:
     return min((queue.head() for queue in queues if queue.count and queue.model == model), key=due_at, default=None)
 
 
-def _waiting_since(state: State) -> dict[str, float]:
+def _waiting_since(state: State, missing: frozenset[str]) -> dict[str, float]:
     """Return the models with waiting calls that may cause a swap, each with the time since which it is missing: the
-    arrival of a waiting call, or the last order to load it or to load another model in its place.
-
-    Empty if no model is missing.
-    """
-    missing = _missing(state)
-    if not missing:
-        return {}
+    arrival of a waiting call, or the last order to load it or to load another model in its place."""
     found = dict.fromkeys(state.waiting_models.keys() - missing, state.at)
     for tenant in state.tenants.values():
         for queue in tenant.queues.values() if tenant.waiting else ():
@@ -208,7 +203,7 @@ def _waiting_since(state: State) -> dict[str, float]:
 def _missing(state: State) -> frozenset[str]:
     """Return the models with waiting calls that no worker holds."""
     held = state.held_models.counts
-    return frozenset(model for model in state.waiting_models if model not in held)
+    return frozenset([model for model in state.waiting_models if model not in held])
 
 
 def _swap_s(state: State, model: str) -> float:

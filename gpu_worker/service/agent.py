@@ -343,13 +343,15 @@ class Agent:
 
     def _as_now(self, now_s: float) -> Report:
         stats = self.executions.engine.stats()
-        served, saturated = sum(tenant.service for tenant in stats.tenants.values()), stats.waiting > 0
-        slots_open = self.executions.health.slots_open()
+        slots_open, live = self.executions.health.slots_open(), self.executions.live()
+        served = sum(tenant.service for tenant in stats.tenants.values())
+        # Where the batch has as many sequences as there are slots, nothing ever waits in the engine.
+        saturated = stats.waiting > 0 or len(live) >= slots_open > 0
         slots = slots_open if self.share is None else self.share.slots(slots_open)
         report = self.identity._replace(
             slots=slots,
             draining=self._draining or not self.executions.health.serves(),
-            live=tuple(sorted(self.executions.live())),
+            live=tuple(sorted(live)),
             kv_use=stats.kv_use,
             queue_length=stats.waiting,
         )

@@ -25,6 +25,8 @@ DRAIN_S = 30.0
 """A swap waits for running requests at most so long."""
 _ABORTED_S = 5.0
 """The longest wait for aborted requests to leave the engine."""
+CAPACITY_STRETCH_S = 5.0
+"""Over so many seconds a model's service is measured: some batches of usual answers."""
 POLL_S = 0.05
 
 
@@ -40,7 +42,9 @@ class Swapper:
         self._stopped = False
         self._facts = executions.engine.facts
         """The facts of the model that was loaded when no swap was under way."""
-        self._capacities: defaultdict[str, MeasuredCapacity] = defaultdict(MeasuredCapacity)
+        self._capacities: defaultdict[str, MeasuredCapacity] = defaultdict(
+            lambda: MeasuredCapacity(stretch_s=CAPACITY_STRETCH_S)
+        )
 
     @property
     def is_swapping(self) -> bool:

@@ -22,6 +22,9 @@ from headgate.simulator.report.drawing import check_installed
 
 _TRACES = Path("../shared/traces")
 _DOCS = Path("docs")
+_TRACES_HELP = (
+    f"Folder with vtc/ and azure/. Default: {_TRACES}; if that is not there, the experiments that need it are skipped."
+)
 _MARKS = {True: "[green]✔[/]", False: "[red]✘[/]", None: "–"}
 _COMPARE = "Exit with 1 if the document in this folder, such as docs, shows another result of an experiment that ran."
 _UPDATE = "Renew the experiments that ran in the document of this folder, such as docs, and keep all others."
@@ -37,9 +40,7 @@ def reproduce(
     without: Annotated[str, typer.Option(help="Experiments that are left out, separated by commas.")] = "",
     update: Annotated[Path | None, typer.Option(help=_UPDATE)] = None,
     out: Annotated[Path | None, typer.Option(help=_OUT)] = None,
-    traces: Annotated[
-        Path, typer.Option(help="Folder with vtc/ and azure/. Without it, the experiments that need it are skipped.")
-    ] = _TRACES,
+    traces: Annotated[Path | None, typer.Option(help=_TRACES_HELP)] = None,
     seeds: Annotated[int, typer.Option(help="Runs of each experiment with jittered steps.", min=1, max=10_000)] = 20,
     processes: Annotated[int | None, typer.Option(help="Parallel processes (default: CPU count).", min=1)] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the names of the experiments.")] = False,
@@ -57,7 +58,7 @@ def reproduce(
         if each is not None and not (each / pages.DOCUMENT).is_file():
             raise ConfigurationError(f"{option}: there is no {pages.DOCUMENT} in {each}")
     sections = {}
-    for name, section in _sections(names, traces if traces.is_dir() else None, seeds, processes):
+    for name, section in _sections(names, _find_traces(traces), seeds, processes):
         sections[name] = section
         if update is not None:
             pages.update(update, {name: section})
@@ -71,9 +72,23 @@ def reproduce(
 
 
 def _names(only: str, without: str) -> list[str]:
-    """Return the experiments to run, in the order of the document. Raises ConfigurationError for an unknown one."""
+    """Return the experiments to run, in the order of the document.
+
+    Raises ConfigurationError for an unknown one, or if none is left.
+    """
     chosen, left_out = _parse_names(only), _parse_names(without)
-    return [name for name in EXPERIMENTS if (not chosen or name in chosen) and name not in left_out]
+    names = [name for name in EXPERIMENTS if (not chosen or name in chosen) and name not in left_out]
+    if not names:
+        raise ConfigurationError("--without leaves out every experiment that --only names")
+    return names
+
+
+def _find_traces(traces: Path | None) -> Path | None:
+    """Return the folder of the traces; None without one. Raises ConfigurationError if the named one is not there."""
+    if traces is not None and not traces.is_dir():
+        raise ConfigurationError(f"--traces: there is no folder {traces}")
+    folder = traces or _TRACES
+    return folder if folder.is_dir() else None
 
 
 def _parse_names(names: str) -> set[str]:
@@ -87,6 +102,8 @@ def _parse_names(names: str) -> set[str]:
 def _folder(folder: Path) -> None:
     """Check that the document can be written, before the experiments run."""
     check_installed()
+    if folder.exists() and not folder.is_dir():
+        raise ConfigurationError(f"{folder} is no folder")
     folder.mkdir(parents=True, exist_ok=True)
     probe = folder / ".headgate-reproduce"
     probe.touch()

@@ -32,23 +32,23 @@ from headgate.cli.simulate_options import (
 from headgate.cli.simulate_tables import mean_with_spread, new_table, open_console, print_outside_fit
 from headgate.cli.terminal.output import progress
 from headgate.simulator.fleet.planners.registry import PLANNERS
-from headgate.simulator.fleet.run import check_fleet_run
-from headgate.simulator.fleet.spec import read_fleet
+from headgate.simulator.fleet.run import check_fleet_run, most_service_per_s
+from headgate.simulator.fleet.spec import FleetSpec, read_fleet
 from headgate.simulator.gates.spec import FleetGateFile, GateSpec, read_gate
 from headgate.simulator.measures.collector import Measures
 from headgate.simulator.parallel import Processes
 from headgate.simulator.report.drawing import check_installed
-from headgate.simulator.run import Run, RunSpec, as_json, fleet_spread_of, forecast_text, waits_text
+from headgate.simulator.run import Run, RunSpec, as_json, fleet_spread_of, forecast_text, rejections_text, waits_text
 from headgate.simulator.simulate import simulate as simulate_one
 from headgate.workloads.columns import parse_columns
-from headgate.workloads.sources import open_workload
+from headgate.workloads.sources import Workload, open_workload
 
 _APPLY = frozenset({
     "trace", "columns", "policy", "fleet", "planner", "weights", "gate", "tenants", "order", "seed", "seeds", "jitter",
     "processes", "report", "json",
 })  # fmt: skip
 """The options that apply to a fleet."""
-_USES_SHARES = frozenset({"plan"})
+_USES_SHARES = frozenset({"no-plan", "plan"})
 """The planners to which the shares of tenants matter."""
 
 
@@ -86,11 +86,14 @@ def _specs(options: SimulateOptions) -> list[RunSpec]:
     check_gate(options.gate)
     policies = policy_names(choose_policy(options, DEFAULT_POLICY), "", "weighted")
     check_numbers(options)
-    gate = _gate(options)
+    fleet = read_fleet(options.fleet)
+    gate = _gate(options, fleet)
+    if gate is not None and gate.classes is not None:
+        fleet = replace(fleet, classes=gate.classes.ordered, default_class=gate.classes.usual.name)
     if options.report is not None:
         check_writable(options.report, "--report")
         check_installed()
-    fleet, workload = read_fleet(options.fleet), open_workload(options.trace or [], parse_columns(options.columns))
+    workload = open_workload(options.trace or [], parse_columns(options.columns))
     first = RunSpec(
         workload,
         policies[0],
@@ -107,19 +110,19 @@ def _specs(options: SimulateOptions) -> list[RunSpec]:
     ]
     for spec in specs[:: options.seeds]:
         check_fleet_run(spec)
-    for note in _notes(options, first, names):
+    for note in (*_notes(options, first, names), *_late_failures(fleet, workload)):
         sys.stderr.write(f"note: {note}\n")
     return specs
 
 
-def _gate(options: SimulateOptions) -> GateSpec | None:
+def _gate(options: SimulateOptions, fleet: FleetSpec) -> GateSpec | None:
     order = options.order or DEFAULT_ORDER
     check_order(order)
     if options.tenants is None and options.order is None:
         return None
     if options.tenants is None:
         return GateSpec(1, order)
-    gate = read_gate(options.tenants, order=order, kind=FleetGateFile)
+    gate = read_gate(options.tenants, order=order, kind=FleetGateFile, classes=[each.name for each in fleet.classes])
     if gate.throttling is not None:
         raise ConfigurationError(f"{options.tenants}: throttling does not apply with --fleet: leave it out")
     return gate
@@ -131,10 +134,26 @@ def _notes(options: SimulateOptions, spec: RunSpec, planners: Sequence[str]) -> 
         notes += gate_notes(spec.gate, spec.workload, options.tenants)
     has_shares = spec.gate is not None or spec.weights
     if has_shares and not _USES_SHARES.intersection(planners):
-        notes.append(f"Shares matter only to the planner {' and '.join(sorted(_USES_SHARES))}.")
+        notes.append(f"Shares matter only to the planners {' and '.join(sorted(_USES_SHARES))}.")
+    guaranteed = 0.0 if spec.gate is None else sum(each.share.rate_per_s for each in spec.gate.tenants.values())
+    if guaranteed and guaranteed > (most := most_service_per_s(spec)):
+        notes.append(
+            f"The guarantees sum to {guaranteed:,.0f} service units per second, and the fleet computes {most:,.0f} at "
+            "most, without any swap: not all guarantees can be kept."
+        )
     if options.seeds > 1 and not options.jitter:
         notes.append("Without --jitter, seeds differ only for planners and policies that draw random numbers.")
     return notes
+
+
+def _late_failures(fleet: FleetSpec, workload: Workload) -> list[str]:
+    """Return notes about failures that come when no request is left to arrive."""
+    last_s = workload.last_arrival_s
+    return [
+        f"Worker {each.worker!r} fails at {each.at_s:g} s, and the last request arrives at {last_s:g} s."
+        for each in fleet.failures
+        if each.at_s > last_s
+    ]
 
 
 def _print_runs(by_planner: Sequence[Sequence[Run]]) -> None:
@@ -148,9 +167,11 @@ def _print_runs(by_planner: Sequence[Sequence[Run]]) -> None:
     named = [f"{runs[0].planner} {runs[0].policy}" if has_policies else runs[0].planner for runs in by_planner]
     console.print(_planners(named, by_planner))
     console.print(_parts("class", named, by_planner, lambda run: run.classes))
-    console.print(_parts("tenant", named, by_planner, lambda run: run.tenants, lambda run: run.shares))
+    console.print(_parts("tenant", named, by_planner, lambda run: run.tenants, _of_tenants(by_planner)))
+    if len(first.models) > 1:
+        console.print(_parts("model", named, by_planner, lambda run: run.models, {"swaps to it": _loads}))
     for name, runs in zip(named, by_planner, strict=True):
-        if reasons := ", ".join(f"{count:,} {reason}" for reason, count in runs[0].rejections.items()):
+        if reasons := rejections_text(runs[0]):
             console.print(f"{escape(name)} rejected: {escape(reasons)}", soft_wrap=True)
         for text in filter(None, (forecast_text(runs[0]), waits_text(runs[0]))):
             console.print(f"{escape(name)}: {text}", soft_wrap=True)
@@ -178,11 +199,11 @@ def _parts(
     named: Sequence[str],
     by_planner: Sequence[Sequence[Run]],
     parts: Callable[[Run], Mapping[str, Measures]],
-    shares: Callable[[Run], Mapping[str, float]] | None = None,
+    more: Mapping[str, Callable[[Sequence[Run], str], str]] | None = None,
 ) -> Table:
-    """Return the table of classes or tenants. `late`: seconds in the mean. `share`: until the last arrival."""
-    share = () if shares is None else ("share",)
-    table = new_table(heading, "planner", "asked", "served", "in time", "late", *share, "service", "TTFT P50", "P99")
+    """Return the table of classes, tenants or models. `late`: seconds in the mean. `more`: further columns."""
+    more = more or {}
+    table = new_table(heading, "planner", "asked", "served", "in time", "late", "TTFT P50", "P99", "service", *more)
     for key in parts(by_planner[0][0]):
         for number, (name, runs) in enumerate(zip(named, by_planner, strict=True)):
             part, last = parts(runs[0])[key], number == len(named) - 1
@@ -194,13 +215,34 @@ def _parts(
                 f"{fmean(each.served for each in every):,.0f}",
                 f"{fmean(each.in_time for each in every):.1%}",
                 _seconds(each.lateness_s for each in every),
-                *(() if shares is None else (f"{fmean(shares(run)[key] for run in runs):.1%}",)),
-                f"{fmean(each.service for each in every):,.0f}",
                 _seconds(None if each.ttft_s is None else each.ttft_s.p50 for each in every),
                 _seconds(None if each.ttft_s is None else each.ttft_s.p99 for each in every),
+                f"{fmean(each.service for each in every):,.0f}",
+                *(cell(runs, key) for cell in more.values()),
                 end_section=last,
             )
     return table
+
+
+def _of_tenants(by_planner: Sequence[Sequence[Run]]) -> dict[str, Callable[[Sequence[Run], str], str]]:
+    """Return the columns that only the table of tenants has. `share`: until the last arrival."""
+    columns: dict[str, Callable[[Sequence[Run], str], str]] = {"share": _share}
+    return {**columns, "swap charge": _swap_charge} if any(runs[0].swap_charges for runs in by_planner) else columns
+
+
+def _share(runs: Sequence[Run], tenant: str) -> str:
+    return f"{fmean(run.shares[tenant] for run in runs):.1%}"
+
+
+def _swap_charge(runs: Sequence[Run], tenant: str) -> str:
+    """A planner that charges nobody has a dash."""
+    if not any(run.swap_charges for run in runs):
+        return "–"
+    return f"{fmean(run.swap_charges.get(tenant, 0.0) for run in runs):,.0f}"
+
+
+def _loads(runs: Sequence[Run], model: str) -> str:
+    return f"{fmean(run.loads.get(model, 0) for run in runs):,.0f}"
 
 
 def _seconds(values: Iterable[float | None]) -> str:

@@ -53,7 +53,10 @@ _WSC_WEIGHTS = "Weights of wsc for input, system and output tokens: a,b,c. Defau
 _SEEDS = "Run each policy with this many seeds. The results are the first seed's; `spread` gives mean and sd over all."
 _JITTER = "Relative standard deviation of a step's time, for example 0.05."
 _HORIZON = "T of the service difference, in seconds. Default: the last arrival (600 for the VTC traces)."
-_GATE = "on or off: put the gate before the engine. Needs --tenants. With --fleet, the planner plan always has it."
+_GATE = (
+    "on or off: put the gate before the engine. Needs --tenants. With --fleet, the planners plan and no-plan always "
+    "have it."
+)
 _ORDER = (
     "The gate's order, or several with commas: bwfq, ratio, ratio+wake, virtual-clock, virtual-clock+cap, sfq or fcfs. "
     "Default: bwfq."
@@ -91,8 +94,8 @@ _LOADED_FIRST = (
 )
 _FLEET = "YAML file of a fleet: workers that load one of several models at a time, and SLO classes. Needs --planner."
 _PLANNER = (
-    "Who plans the fleet: fcfs, edf, round-robin, static, shepherd, qlm, plan or no-plan. Separate several with "
-    "commas. Needs --fleet."
+    "Who plans the fleet: fcfs, edf, round-robin, static, static-seen, shepherd, qlm, plan or no-plan. Separate "
+    "several with commas. Needs --fleet."
 )
 _PROCESSES = "Parallel processes. Default: CPU count."
 _REPORT = "Write a page with plots to this FILE.html."

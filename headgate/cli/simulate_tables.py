@@ -15,7 +15,7 @@ from headgate.simulator.run import Run
 
 _WIDTH = 120
 """The width of the output if it is not a terminal."""
-_LEFT = ("policy", "tenant", "tier", "planner", "class")
+_LEFT = ("policy", "tenant", "tier", "planner", "class", "model")
 """The columns of text. All others are numbers, and are aligned right."""
 
 

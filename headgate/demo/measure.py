@@ -256,7 +256,7 @@ def _quiet_check(without: RunReport, with_headgate: RunReport, quiet: str, *, is
     detail = f"{quiet}'s P99 first token: {before:.2f} s without, {after:.2f} s with headgate (ratio {ratio:.2f})"
     if not is_steady:
         in_work = ratio * with_headgate.calibration_per_s / without.calibration_per_s
-        detail += f"; ratio {in_work:.2f} in work of the engine, whose speed changed"
+        detail += f"; the engine's speed changed: counted in its work, the ratio is {in_work:.2f}"
         ratio = max(ratio, in_work)
     return DemoCheck("quiet_ttft_p99", ratio <= _TTFT_RATIO_MAX, detail)
 

@@ -70,6 +70,9 @@ ITEMS: dict[str, tuple[Covered, ...]] = {
         Covered("Definitions 2.1 to 2.3", ("dispatcher/policies/planning/slo.py",), "terms; " + _CODE),
         Covered("Equations 1 to 5", ("qlm-figure-3-18",), "the wait (2 and 3); the others add a request's own time"),
         Covered("Equations 6 to 13: the exact optimum", ("qlm-optimum",), "of small problems, with the planner's cost"),
+        Covered(
+            "Equations 14 to 22", ("qlm-figure-3-18",), "equation 2, derived for a long queue; tested as Figure 18"
+        ),
         Covered("Figure 8", (), "missing: the sampled requests; lengths are drawn from the shape of ShareGPT"),
         Covered("Figures 9 and 10", ("qlm-figure-9-10",)),
         Covered("Figures 11 and 14", ("qlm-figure-11-14",)),
@@ -95,6 +98,8 @@ ITEMS: dict[str, tuple[Covered, ...]] = {
             "missing: the trace; orderings, on a made workload",
         ),
         Covered("Table 4", ("fairserve",)),
+        Covered("Takeaways 1 to 3", (), _TRACE + "; they sum up Figures 2 to 5"),
+        Covered("Takeaway 4", ("fairserve",), "RPM wastes tokens on interactions that it cuts"),
     ),
     "BWFQ (2025)": (
         Covered("Figure 1", (), _DRAWING),
@@ -112,6 +117,7 @@ ITEMS: dict[str, tuple[Covered, ...]] = {
         Covered("Objectives and shedding (section 3)", ("preemption-mixed",), "the chart of compliance has no numbers"),
         Covered("Starvation, aging, shares (section 4)", ("preemption-aging",)),
         Covered("Execution (section 5)", ("gpu_worker/engines",), "stated without figures"),
+        Covered("Integration (section 6.1)", ("gpu_worker/engines/vllm",), _CODE),
         Covered("Mixed load (section 6.2)", ("preemption-mixed",), "missing: machine and load; orders only"),
         Covered("Limits on preemptions (section 7.1)", ("preemption-limits",), "advice without figures"),
         Covered("Reservation (section 7.2)", ("preemption-reserve",)),

@@ -224,8 +224,8 @@ def _app_check(runs: _Runs, other: str, figure: str) -> Check:
         f"wsc + throttling has {claim} than {other} for every application",
         all(ratio > 1 if higher else ratio < 1 for ratio in ratios.values()),
         ", ".join(f"{name} {ratio:.2f} times" for name, ratio in ratios.items()),
-        "the engine is full for the whole run, so one application gains what another loses: the tokens of all together "
-        "differ by little. That the paper's engine was not full is a guess"
+        "the engine is full for the whole run, so one application gains what another loses: all together get 2 % more "
+        "tokens than under RPM, and 6 % fewer than under vtc. That the paper's engine was not full is a guess"
         if higher
         else "",
     )

@@ -296,7 +296,10 @@ def _engines_text(options: StackOptions) -> str:
     engines = Counter[str]()
     for group in options.groups:
         engines[group.values.get("engine", options.engine)] += group.values.get("workers", options.workers)
-    return ", ".join(f"{workers} worker(s) with the {engine} engine" for engine, workers in engines.items())
+    return ", ".join(
+        f"{workers} {'worker' if workers == 1 else 'workers'} with the {engine} engine"
+        for engine, workers in engines.items()
+    )
 
 
 def _labels(groups: Sequence[WorkerGroup]) -> list[str]:

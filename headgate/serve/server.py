@@ -19,6 +19,7 @@ the same disk.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -166,7 +167,8 @@ class Server:
 
     async def start(self, on_step: _Report = lambda _: None) -> ServeAddresses:
         """Start all processes, and return when they answer. If they do not, raise ConfigurationError with one line."""
-        file = read_tenants(self.options.tenants) if self.options.tenants is not None else None
+        classes = json.loads(self.options.slo_classes or "{}")
+        file = read_tenants(self.options.tenants, classes=classes) if self.options.tenants is not None else None
         ports = front_ports(self.options.host, self.options.port, self.options.fronts)
         self._folder.prepare()
         self._lock = self._folder.lock()
@@ -215,7 +217,7 @@ class Server:
         self._store = make_store(config)
         follower = open_follower(self._store, config, self._clock)
         await follower.catch_up()  # if the log cannot be used, the start ends here, before any process is started
-        on_step(f"{options.workers} worker(s) with the {options.engine} engine")
+        on_step(f"{options.workers} {'worker' if options.workers == 1 else 'workers'} with the {options.engine} engine")
         self._fleet = LocalFleet(options, self._children, environment, POOL)
         await self._fleet.start(ports, executors=1)
         for member in self._fleet.members:

@@ -89,18 +89,18 @@ class _Driver:
                 for request in ended:
                     self._note_end(request)
             elif upcoming is not None and arrival_s <= due_s:
-                self._arrives(upcoming)
+                if upcoming.interaction is None:
+                    self._send(upcoming, arrival_s)
+                else:
+                    self._stage_arrives(upcoming, upcoming.interaction)
                 upcoming = next(arrivals, None)
             elif self._due:
                 self._send(heappop(self._due)[2], due_s)
             else:
                 return
 
-    def _arrives(self, arrival: Arrival) -> None:
-        if arrival.interaction is None:
-            self._send(arrival, arrival.arrival_s)
-            return
-        key = (arrival.tenant, arrival.interaction)
+    def _stage_arrives(self, arrival: Arrival, interaction: str) -> None:
+        key = (arrival.tenant, interaction)
         if key in self._cut:
             self._unsent(arrival)
         elif key in self._open:

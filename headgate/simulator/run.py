@@ -27,6 +27,11 @@ from headgate.workloads.sources import Workload
 
 LOCALITY = "+locality"
 LOADED_FIRST = "+loaded-first"
+REASONS = {
+    "no_worker": "no_worker (no worker loads the model)",
+    "too_large": "too_large (longer than the engine's KV cache or batch)",
+}
+"""What a fleet's reasons for a refusal mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +104,10 @@ class Run:
     `prefix_hit_rate`: the part of the served requests' input tokens that the prefix cache had; None without such a
     cache. `adapter_loads`: loads of LoRA adapters by tenant, of served requests.
 
-    `planner` to `moves`: only of a fleet. `swaps`, `swapping_s`: of all workers, with the first load of a worker that
-    began without a model. `moves`: of the annealing of all plans. `waits`: announced by the gate of planner `plan`.
-    `swap_charges`: by tenant, in service units, beside the service that is measured. `forecasts`: by tenant, what plans
-    forecast, and what followed."""
+    `planner` to `moves`: only of a fleet. `loads`: swaps by the model that they load, of all workers, with the first
+    load of a worker that began without a model; `swapping_s`: the seconds of all of them. `moves`: of the annealing of
+    all plans. `waits`: announced by the gate of planner `plan`. `swap_charges`: by tenant, in service units, beside the
+    service that is measured. `forecasts`: by tenant, what plans forecast, and what followed."""
 
     workload: str
     policy: str
@@ -130,12 +135,17 @@ class Run:
     planner: str = ""
     classes: dict[str, Measures] = field(default_factory=dict)
     last_arrival_s: float = 0.0
-    swaps: int = 0
+    models: dict[str, Measures] = field(default_factory=dict)
+    loads: dict[str, int] = field(default_factory=dict)
     swapping_s: float = 0.0
     moves: int = 0
     waits: WaitCoverage | None = None
     swap_charges: dict[str, float] = field(default_factory=dict)
     forecasts: dict[str, ForecastSums] = field(default_factory=dict)
+
+    @property
+    def swaps(self) -> int:
+        return sum(self.loads.values())
 
     @property
     def requests_per_s(self) -> float:
@@ -164,6 +174,11 @@ def forecast_text(run: Run) -> str:
         f"The plans forecast {forecast:.1%} of {whole.requests:,} requests in time, and {in_time:.1%} were; "
         f"the mean error of a tenant's part is {100 * whole.error_part:.1f} points."
     )
+
+
+def rejections_text(run: Run) -> str:
+    """Return why requests were not served, and how many; "" if none was refused."""
+    return "; ".join(f"{count:,} {REASONS.get(reason, reason)}" for reason, count in run.rejections.items())
 
 
 def waits_text(run: Run) -> str:
@@ -215,6 +230,7 @@ def run_of(
         adapter_loads=dict(sorted(collector.adapter_loads.items())),
         planner=spec.planner,
         classes=collector.classes(),
+        models=collector.models(),
     )
 
 
@@ -238,7 +254,9 @@ def _has_prefix_cache(spec: RunSpec) -> bool:
 _SPREAD_KEYS = ("served", "rejected", "total_time_s", "throughput_tokens_per_s", "decisions")
 _FLEET_SPREAD_KEYS = ("total_time_s", "requests_per_s", "swaps", "swapping_s")
 _DIFFERENCE_KEYS = ("max", "avg", "var")
-_OF_FLEETS = ("planner", "classes", "last_arrival_s", "swaps", "swapping_s", "moves", "swap_charges", "forecasts")
+_OF_FLEETS = (
+    "planner", "classes", "last_arrival_s", "models", "loads", "swapping_s", "moves", "swap_charges", "forecasts",
+)  # fmt: skip
 """The measures that only a fleet has."""
 
 
@@ -273,6 +291,7 @@ def _fleet_json(run: Run) -> dict[str, Any]:
         "all": _in_time(run.all),
         "classes": {name: _in_time(measures) for name, measures in run.classes.items()},
         "tenants": {name: {**_in_time(each), "share": run.shares[name]} for name, each in run.tenants.items()},
+        "models": {name: {**_in_time(each), "loads": run.loads.get(name, 0)} for name, each in run.models.items()},
         "total_time_s": run.total_time_s,
         "requests_per_s": run.requests_per_s,
         "tokens_per_s": run.throughput_tokens_per_s,

@@ -37,7 +37,7 @@ def simulate(spec: RunSpec, collector: Collector | None = None) -> Run:
     Raises ValueError for an unknown policy or service function.
     """
     if not isinstance(spec.engines, EngineProfile):
-        return simulate_fleet(spec)
+        return simulate_fleet(spec, collector)
     began_s = time.perf_counter()
     service = service_function(spec.service)
     theorems = _theorem_monitor(spec, service)

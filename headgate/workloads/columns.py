@@ -166,7 +166,11 @@ def _find_columns(
     for forms in wanted:
         has = [form for form in forms if form in found]
         named = [form for form in has if form in given]
+        if not has and (separator := _separator_of(header)):
+            raise TraceError(f"{name}, line 1: its columns are separated by {separator!r}: write commas")
         if not has:
+            if len(header) == 1 and any(mark in header[0] for mark in ";\t|"):
+                raise TraceError(f"{name}, line 1: one column, {header[0][:200]!r}: separate the columns by commas")
             known = ", ".join(known for form in forms for known in {**_TIMES, **_OTHERS}[form])
             raise TraceError(
                 f"{name}, line 1: no column for {' or '.join(forms)} among {', '.join(header)[:200]}: "
@@ -183,7 +187,14 @@ def _column_of(name: str, form: str, header: Sequence[str], given: Mapping[str, 
         wanted = given_name(given[form])
         names = [column for column in header if column == _plain(wanted)]
         if not names:
-            raise TraceError(f"{name}, line 1: no column {wanted[:40]!r}, which --columns names as {form}")
+            stem, _, unit = wanted.rpartition(":")
+            if _plain(stem) in header:
+                units = ", ".join(_UNITS_NS)
+                raise TraceError(f"--columns: {unit[:40]!r} is no unit of {form}; there are {units}")
+            raise TraceError(
+                f"{name}, line 1: no column {wanted[:40]!r}, which --columns names as {form}, among "
+                f"{', '.join(header)[:200]}"
+            )
     else:
         known = {**_TIMES, **_OTHERS}[form]
         names = [column for column in header if (_without_unit(column) if form in _TIMES else column) in known]
@@ -192,6 +203,12 @@ def _column_of(name: str, form: str, header: Sequence[str], given: Mapping[str, 
             f"{name}, line 1: {' and '.join(map(repr, names))} could each be {form}: choose with --columns {form}=NAME"
         )
     return names[0] if names else None
+
+
+def _separator_of(header: Sequence[str]) -> str:
+    """Return what separates the columns of a header that has no comma; "" if nothing known does."""
+    (only, *others) = header
+    return "" if others else next((each for each in ";\t|" if each in only), "")
 
 
 def _plain(name: str) -> str:

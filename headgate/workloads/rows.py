@@ -98,7 +98,8 @@ class OwnRow:
         try:
             value = float(self._plain(column))
         except ValueError:
-            raise self.wrong(column, "is not a number") from None
+            hint = ": name the column timestamp for dates" if column == "arrival_s" else ""
+            raise self.wrong(column, f"is not a number{hint}") from None
         if not 0.0 <= value < math.inf:
             raise self.wrong(column, "is not a time of zero or more")
         return value

@@ -14,6 +14,7 @@ had swaps of 1 s, requests due in 5 s and medians 1.5 s apart, which its first c
   where LEAST_WAITS were announced. The waits are those of the gate's log. A wait that ends within JITTER_S of P50
   counts as half within it: as in the simulator, many waits are known exactly (simulator/measures/announced_waits.py),
   and here a worker looks every JITTER_S whether its requests have ended
+- the log has a plan of models: without a measured throughput the gate would make none, and nothing else would say so
 
 The verdict does not depend on the machine's load: the simulator's steps are as slow as those that were measured in the
 processes, a run on a machine that was slower than SLOWDOWN_MAX has no verdict, and of waits it compares parts that are
@@ -36,7 +37,7 @@ import httpx
 import pytest
 import yaml
 
-from dispatcher.model.facts import Accepted, Dispatched
+from dispatcher.model.facts import Accepted, Dispatched, Entry, Planned
 from dispatcher.shard.codec import decode_entry
 from gpu_worker.engines.modelled.engine import PROFILE
 from gpu_worker.service.swapper import POLL_S
@@ -133,8 +134,10 @@ def test_real_processes_do_what_the_simulator_says(name: str, tmp_path: Path) ->
     slowdown = median(token_s(each) for each in live) / simulated_token_s(scene, read_fleet(fleet))
     if slowdown > SLOWDOWN_MAX:
         pytest.skip(f"no verdict: the machine was busy, and steps took {slowdown:.1f} times what the model says")
+    log = read_log(tmp_path / "data")
+    assert any(isinstance(fact, Planned) for entry in log for fact in entry.facts), "no plan was made"
     compare(live, run_simulator(scene, as_processes(read_fleet(fleet), max(1.0, slowdown))))
-    compare_waits(live, logged_waits(tmp_path / "data"))
+    compare_waits(live, logged_waits(log))
 
 
 def compare(live: Sequence[Answered], run: Run) -> None:
@@ -166,12 +169,16 @@ def compare_waits(live: Sequence[Answered], waits: Mapping[str, Sequence[float]]
         assert P50_BAND[0] <= fmean(within_p50) <= P50_BAND[1], f"P50; P90 covers {fmean(within_p90):.2f}"
 
 
-def logged_waits(data: Path) -> dict[str, list[float]]:
-    """Return the seconds from the acceptance of each call to its first dispatch, by tenant, in order of acceptance."""
+def read_log(data: Path) -> list[Entry]:
     with closing(sqlite3.connect(data / "headgate.sqlite")) as database:
         rows = database.execute("SELECT entry FROM log ORDER BY position").fetchall()
+    return [decode_entry(bytes(row)) for (row,) in rows]
+
+
+def logged_waits(log: Sequence[Entry]) -> dict[str, list[float]]:
+    """Return the seconds from the acceptance of each call to its first dispatch, by tenant, in order of acceptance."""
     accepted, tenants, dispatched = dict[str, float](), dict[str, str](), dict[str, float]()
-    for entry in (decode_entry(bytes(row)) for (row,) in rows):
+    for entry in log:
         for fact in entry.facts:
             if isinstance(fact, Accepted):
                 accepted[fact.id], tenants[fact.id] = entry.at, fact.terms.tenant.partition(".")[0]

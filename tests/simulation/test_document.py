@@ -40,6 +40,14 @@ def test_the_document_says_all_of_it() -> None:
     assert "Skipped: there are no traces" in text
 
 
+def test_the_first_page_has_the_figure_of_all_measured_runs() -> None:
+    figure = "](evidence/vtc-measured.svg)"
+    first, _, _ = pages.render_document({"vtc-measured": SECTION, **SECTIONS}).partition("## Experiments")
+    assert figure in first
+    skipped = Section("All runs", "VTC, section 5", skipped="there are no traces")
+    assert figure not in pages.render_document({"vtc-measured": skipped, **SECTIONS})
+
+
 def test_written_twice_it_is_the_same_and_nothing_stale_stays(tmp_path: Path) -> None:
     (tmp_path / "evidence").mkdir()
     (tmp_path / "evidence" / "old.svg").write_text("old")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from benchmarks.evidence_mutants.__main__ import list_jobs
 from benchmarks.evidence_mutants.jobs import Job, play
 from benchmarks.evidence_mutants.mutants import MUTANTS, Mutant, applied
 from benchmarks.evidence_mutants.page import find_unnoticed, render_page
@@ -11,8 +14,12 @@ from gpu_worker.policies.fairness.registry import POLICIES, all_policies
 from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
 from gpu_worker.policies.tiers import TierSettings
 from headgate.evidence.bwfq.cares import measure
+from headgate.evidence.document import Check, Section, Setting
 from headgate.evidence.preemption.limits import count_evictions
+from headgate.evidence.qlm.scenes import A_MODELS, RequestStream, fleet, fleet_spec, workload
 from headgate.evidence.registry import EXPERIMENTS
+from headgate.simulator.run import Run, RunSpec
+from headgate.simulator.simulate import simulate
 
 
 def test_a_mutant_is_undone_and_never_a_policy_that_can_be_selected() -> None:
@@ -38,6 +45,15 @@ def test_a_mutant_runs_with_the_experiments_that_it_names() -> None:
     assert not mutant.may_change("qlm-figure-17")
 
 
+def test_the_experiments_of_a_chapter_are_named_together() -> None:
+    jobs = list(list_jobs({"qlm-"}, set(), {"qlm-figure-12-13"}))
+    assert {job.experiment for job in jobs} == {
+        name for name in EXPERIMENTS if name.startswith("qlm-") and name != "qlm-figure-12-13"
+    }
+    assert Job("qlm-half", "all entitled") in jobs
+    assert list(list_jobs({"qlm-half"}, {"no plan"}, set())) == [Job("qlm-half", ""), Job("qlm-half", "no plan")]
+
+
 def test_every_mutant_names_experiments_that_exist() -> None:
     named = {name for mutant in MUTANTS.values() for name in mutant.experiments}
     assert [name for name in sorted(named) if not any(each.startswith(name) for each in EXPERIMENTS)] == []
@@ -54,6 +70,36 @@ def test_the_limit_on_preemptions_notices_its_absence() -> None:
     assert count_evictions(settings, rounds=9) == 2
     with applied(MUTANTS["no limit"]):
         assert count_evictions(settings, rounds=9) == 9
+
+
+def test_a_mutant_takes_the_runs_that_it_does_not_change_from_the_unbroken_experiment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[str] = []
+
+    def play_fleet(spec: RunSpec) -> Run:
+        planned.append(spec.planner)
+        return simulate(spec)
+
+    def tiny(setting: Setting) -> Section:
+        requests = workload("tiny", [RequestStream("a", "vicuna", "normal", 5, 1.0)])
+        specs = [fleet_spec(requests, fleet(1, A_MODELS), planner) for planner in ("static", "qlm", "plan")]
+        served = [run.served for run in setting.map(play_fleet, specs)]
+        return Section(checks=[Check("all are served", served == [5, 5, 5], "")])
+
+    monkeypatch.setitem(EXPERIMENTS, "qlm-five-models", tiny)
+    for mutant, of_mutant in {
+        "": ["static", "qlm", "plan"],
+        "no plan": ["plan"],
+        "insertion only": ["qlm", "plan"],
+        "rpm + 1": ["static", "qlm", "plan"],
+    }.items():
+        planned.clear()
+        assert play(Job("qlm-five-models", mutant, str(tmp_path))) == {"all are served": True}
+        assert planned == of_mutant
+    planned.clear()
+    play(Job("qlm-five-models", "no plan"))
+    assert planned == ["static", "qlm", "plan"]
 
 
 def test_the_page_says_which_mutants_turn_a_claim() -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from dispatcher.policies.tiers import Tier
+from gpu_worker.policies.fairness.registry import make_policy
 from gpu_worker.policies.shedding import ShedSettings
 from gpu_worker.policies.tiers import TierSettings
-from headgate.simulator.engines.interface import output_tokens_max, queue_request
+from headgate.simulator.engines.interface import output_tokens_max
+from headgate.simulator.engines.paged import PagedEngine
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.measures.collector import Scheduling
 from headgate.simulator.requests import SimRequest
@@ -109,6 +111,11 @@ def test_the_table_has_a_line_a_tier(trace: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(("true", "asked"), [(0, 16), (16, 16), (17, 32), (256, 256), (257, 512)])
 def test_what_a_client_asks_for_at_most(true: int, asked: int) -> None:
     assert output_tokens_max(true) == asked
-    seen = queue_request(SimRequest("r", Arrival(0.0, "t", 10, true, tier="premium"), 0.0), output_tokens_max(true))
-    assert (seen.output_tokens_max, seen.tier) == (asked, Tier.PREMIUM)
-    assert queue_request(SimRequest("r", Arrival(0.0, "t", 10, true), 0.0)).tier is Tier.STANDARD
+
+
+def test_the_policy_sees_what_a_client_asks_for_and_its_tier() -> None:
+    engine = PagedEngine(load_profile(), make_policy("tiered:vtc"))
+    assert engine.submit(SimRequest("a", Arrival(0.0, "t", 10, 17, tier="premium"), 0.0), 0.0)
+    assert engine.submit(SimRequest("b", Arrival(0.0, "t", 10, 17), 0.0), 0.0)
+    seen = [engine.policy.record(name).request for name in "ab"]
+    assert [(one.output_tokens_max, one.tier) for one in seen] == [(32, Tier.PREMIUM), (32, Tier.STANDARD)]

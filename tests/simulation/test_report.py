@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import sys
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
+from io import StringIO
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,8 +17,8 @@ import pytest
 from dispatcher.model.errors import ConfigurationError
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.report.drawing import Plot, Series
-from headgate.simulator.report.page import page, write
-from headgate.simulator.report.plots import _shares_of, inline, number
+from headgate.simulator.report.page import page, verdict, write
+from headgate.simulator.report.plots import _shares_of, grouped_bars, inline, number
 from headgate.simulator.run import Run, RunSpec
 from headgate.simulator.simulate import simulate
 from headgate.workloads.arrivals import Arrival
@@ -125,7 +128,14 @@ def test_a_tenant_that_was_never_served_is_in_the_table() -> None:
 
 def test_a_workload_of_nothing_has_a_page() -> None:
     spec = RunSpec(ListWorkload("nothing", []), "vtc", load_profile(), timeline=True)
-    parsed(page([[simulate(spec)]]))
+    text = page([[simulate(spec)]])
+    parsed(text)
+    assert "<strong>No request was served.</strong>" in text
+
+
+def test_the_verdict_of_requests_that_all_are_refused_says_why() -> None:
+    spec = RunSpec(ListWorkload("long", [Arrival(0.0, "a", 20_000, 5)]), "vtc", load_profile(), timeline=True)
+    assert "<strong>No request was served (too_large).</strong>" in page([[simulate(spec)]])
 
 
 def test_bounds_are_shown_for_the_policies_that_have_them() -> None:
@@ -177,6 +187,80 @@ def test_a_load_above_the_engines_capacity_is_said() -> None:
     spec = RunSpec(light, "vtc", load_profile(), timeline=True)
     assert "above the engine" not in page([[simulate(spec)]])
     assert "The load is above the engine" in page([[simulate(replace(spec, workload=heavy))]])
+
+
+def test_it_is_said_too_if_a_policy_that_refuses_comes_first() -> None:
+    heavy = ListWorkload("some", [Arrival(n * 0.05, f"t{n % 3 // 2}", 60, 90) for n in range(900)])
+    spec = RunSpec(heavy, "vtc", load_profile(), timeline=True)
+    text = page([[simulate(replace(spec, policy=policy))] for policy in ("rpm:5", "vtc")])
+    assert re.search(r"busy after the last arrival for \d+ s under vtc\.", text)
+
+
+def test_a_policy_that_refuses_the_lightest_tenant_is_not_the_best_for_it() -> None:
+    arrivals = [Arrival(n * 0.01, f"t{n % 3}", 20, 5) for n in range(60)]
+    spec = RunSpec(ListWorkload("some", arrivals), "vtc", load_profile())
+    found = [simulate(replace(spec, policy=policy)) for policy in ("rpm:1", "fcfs")]
+    text = verdict(found)
+    assert re.match(
+        r"t0, the tenant .*, waits [\d.]+ s for a first token \(P99\) under fcfs, and [\d.]+ s under rpm", text
+    )
+    assert text.endswith("under rpm:1, which refuses 19 of its 20 requests. rpm:1 refuses 57 requests in all.")
+    rpm, fcfs = (run.tenants["t0"].ttft_s for run in found)
+    assert rpm is not None
+    assert fcfs is not None
+    assert rpm.p99 < fcfs.p99
+
+
+def read_csv(text: str, heading: str) -> list[list[str]]:
+    """Return the rows of the data below a section's charts."""
+    section = text[text.index(f"<h2>{heading}</h2>") :]
+    return list(csv.reader(StringIO(unescape(section.split("<pre>")[1].split("</pre>")[0]))))
+
+
+@pytest.mark.parametrize("policies", [("vtc",), ("fcfs", "vtc")])
+def test_every_chart_has_its_data(policies: tuple[str, ...]) -> None:
+    drawn = runs(tenants=9, policies=policies)
+    text = page(drawn)
+    headings, *rows = read_csv(text, "Service rate")
+    assert headings == ["tenant", "policy", "time (s)", "service rate (units/s)"]
+    timeline = drawn[-1][0].timeline
+    assert timeline is not None
+    of_one = [(float(at), float(rate)) for name, policy, at, rate in rows if (name, policy) == ("t0", "vtc")]
+    assert of_one == [
+        (float(f"{at:.6g}"), float(f"{rate:.6g}"))
+        for at, rate in zip(timeline.times_s, timeline.service_rate["t0"], strict=True)
+    ]
+    assert {name for name, *_ in rows} == {*(f"t{n}" for n in range(7)), "2 others"}
+    headings, *rows = read_csv(text, "Waits by tenant")
+    assert headings == ["tenant", "policy", "time to first token, P50 (s)", "time to first token, P99 (s)"]
+    assert [row[:2] for row in rows] == [[f"t{n}", policy] for n in range(7) for policy in policies]
+    assert read_csv(text, "KV cache")[-1][0] == "pool"
+    assert text.count("<h2>") - text.count("<summary>The data of these charts as CSV") == 2 + ("vtc" in policies)
+
+
+def test_targets_have_a_chart_of_what_is_in_time() -> None:
+    assert "First tokens in time" not in page(runs())
+    arrivals = [Arrival(n * 0.05, f"t{n % 2}", 60, 30, slo_ttft_ms=500.0 if n % 2 else None) for n in range(200)]
+    drawn = simulate(RunSpec(ListWorkload("some", arrivals), "fcfs", load_profile(), timeline=True))
+    headings, *rows = read_csv(page([[drawn]]), "Waits by tenant")
+    assert headings[-1] == "in time (%)"
+    assert [row[-1] for row in rows] == ["", f"{100 * drawn.tenants['t1'].in_time:.6g}"]
+    assert 0 < drawn.tenants["t1"].in_time < 1
+
+
+def test_a_gap_of_a_chart_is_no_row() -> None:
+    arrivals = [Arrival(at, "rare" if at in (5.0, 95.0) else "often", 60, 30) for at in map(float, range(100))]
+    drawn = simulate(RunSpec(ListWorkload("some", arrivals), "vtc", load_profile(), timeline=True))
+    rows = read_csv(page([[drawn]]), "Response time")
+    assert sum(row[0] == "rare" for row in rows) == 2
+
+
+def test_a_bar_has_its_value_and_one_without_a_value_a_dash() -> None:
+    drawn = inline("bars", grouped_bars("s", ["a", "b"], {"fcfs": [322.0, None], "vtc": [0.17, 0.0]}))
+    for label in ("322", "0.17", "–", "0"):
+        assert f">{label}</text>" in drawn
+    many = [str(n) for n in range(13)]
+    assert ">0.17</text>" not in inline("bars", grouped_bars("s", many, {"fcfs": [0.17] * 13, "vtc": [0.17] * 13}))
 
 
 def test_runs_without_timelines_have_a_page_without_charts() -> None:

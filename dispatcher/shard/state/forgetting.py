@@ -46,7 +46,7 @@ def _forget_idle(state: State, due: Iterable[set[str]]) -> None:
     """Forget idle tenants that behave like new ones."""
     tenants, is_forgettable, at, virtual_time = state.tenants, state.order.is_forgettable, state.at, state.virtual_time
     for names in due:
-        for name in list(names):
+        for name in list(names) if names else ():
             if is_forgettable(tenants[name], at, virtual_time):
                 tenants.pop(name).queues.clear()  # no reference cycle is left, which a collection would have to find
                 state.waits.changed.add(name)

@@ -206,6 +206,11 @@ def _slot_prior(record: WaitRecord, known: ModelWaits, full_per_s: float) -> flo
 def observe(state: State, facts: Sequence[Fact], seconds: float) -> None:
     """Learn from an entry that was confirmed or folded. `seconds`: the time since the entry before."""
     record, at = state.waits, state.at
+    if not state.settings.announces_waits:
+        for fact in facts:
+            if isinstance(fact, Dispatched):
+                _note_start(state, fact)
+        return
     record.passed(seconds)
     if record.ended:
         is_sampled = at >= record.ends_from
@@ -217,9 +222,7 @@ def observe(state: State, facts: Sequence[Fact], seconds: float) -> None:
     for fact in facts:
         if isinstance(fact, Dispatched):
             record.on_dispatched(fact.id, at)
-            if state.slots.can_swap and fact.attempt == 1 and (call := state.calls.get(fact.id)) is not None:
-                for each in (record.begun, record.forecasts):
-                    each.on_started(call.tenant.name, due_at(call), at)
+            _note_start(state, fact)
         elif isinstance(fact, Dropped):
             record.on_left(fact.id)
         elif at >= record.arrivals_from and isinstance(fact, Accepted):
@@ -232,6 +235,13 @@ def observe(state: State, facts: Sequence[Fact], seconds: float) -> None:
     if record.draining:
         record.see_idle(state.workers, at)
     record.fade_oldest(at)
+
+
+def _note_start(state: State, fact: Dispatched) -> None:
+    """Tell the records that plans read that a call has begun, and whether it was due before."""
+    if state.slots.can_swap and fact.attempt == 1 and (call := state.calls.get(fact.id)) is not None:
+        for each in (state.waits.begun, state.waits.forecasts):
+            each.on_started(call.tenant.name, due_at(call), state.at)
 
 
 def _follow(state: State, call_id: str) -> None:

@@ -106,6 +106,7 @@ class RequestRecord:
 
     `counted`: its input tokens, output tokens and service that its tenant's received service includes already.
 
+    `per_token`: what its tenant's counter rises by with each of its tokens, since it last entered the batch (vtc.py).
     `predicted`: the predicted output length, charged in advance (vtc_predicted.py). `expected`: the usual cost of such
     a request, in weighted tokens (wsc.py). `cached_tokens`: prompt tokens found in the prefix cache and charged at the
     reduced price. `overtaken`: how many later requests of its tenant were admitted before it (locality.py).
@@ -121,6 +122,7 @@ class RequestRecord:
     counted: tuple[int, int, float] = (0, 0, 0.0)
     predicted: int | None = None
     expected: float = 1.0
+    per_token: float = 0.0
     cached_tokens: int = 0
     overtaken: int = 0
 

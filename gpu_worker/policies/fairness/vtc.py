@@ -139,15 +139,16 @@ class VirtualTokenCounter(TenantQueuePolicy):
 
     def _entered_batch(self, record: RequestRecord) -> None:
         if self._linear:
-            self._counters.run(record.request.tenant, self._price_per_token(record))
+            record.per_token = self._price_per_token(record)
+            self._counters.run(record.request.tenant, record.per_token)
 
     def _left_batch(self, record: RequestRecord) -> None:
         if self._linear:
-            self._counters.stop(record.request.tenant, self._price_per_token(record))
+            self._counters.stop(record.request.tenant, record.per_token)
 
     def _charge_output(self, record: RequestRecord, before: int) -> None:
         if self._linear and self._rises_with_steps:
-            charge = (record.output_tokens - before) * self._price_per_token(record)
+            charge = (record.output_tokens - before) * record.per_token
         else:
             charge = self._price(record, record.output_tokens) - self._price(record, before)
         self._counters.add(record.request.tenant, charge)

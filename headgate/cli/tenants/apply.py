@@ -13,8 +13,8 @@ import typer
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.tenants import Tenant
 from dispatcher.operations.administration import TenantAdmin, difference, settings_of, with_settings
-from headgate.cli.tenants.admins import warn_if_overbooked, with_admin
-from headgate.cli.terminal.gate_store import Data
+from headgate.cli.tenants.admins import admin_function, warn_if_overbooked, with_admin
+from headgate.cli.terminal.gate_store import Data, gate_config
 from headgate.cli.terminal.output import Json, shown_as
 from headgate.tenants_file import read_tenants
 
@@ -55,7 +55,8 @@ def apply(file: File, yes: _Yes = False, dry_run: _DryRun = False, data: Data = 
     The difference is printed first, and you are asked. A setting that the file leaves out gets its default. Tenants
     that the file does not name stay; `headgate tenants delete` deletes one.
     """
-    wanted = {tenant.name: tenant for tenant in read_tenants(file).wanted()}
+    classes = () if admin_function(data) else gate_config(data).slo_class_names
+    wanted = {tenant.name: tenant for tenant in read_tenants(file, classes=classes).wanted()}
     found = with_admin(data, lambda admin: _compare(admin, wanted))
     text = "\n".join(found.lines()) or "no tenant is stored"
     if found.is_empty or dry_run:

@@ -11,12 +11,16 @@ import json
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
 from dispatcher.model.errors import ConfigurationError
+from dispatcher.policies.planning.slo import SloClasses
 from headgate.machine.options import SwappingWorker
+
+if TYPE_CHECKING:
+    from headgate.simulator.fleet.spec import FleetSpec, Loadable
 
 _SLOTS_MAX = 64
 """A worker of this machine takes at most so many requests at a time, whatever its profile allows."""
@@ -43,6 +47,12 @@ def fleet_values(options: Mapping[str, Any]) -> dict[str, Any]:
         sys.stderr.write(
             f"note: a swap waits here for {DRAIN_S:g} s at most, whatever drain_s and actual_drain_s say\n"
         )
+    usual = SloClasses(spec.classes).usual.name
+    if spec.default_class != usual:
+        sys.stderr.write(f"note: a request without a class has {usual} here, whatever default_class says\n")
+    if engine == "modelled" and (others := _with_other_steps(spec)):
+        named = ", ".join(others)[:200]
+        sys.stderr.write(f"note: steps take the modelled engine's own times, not those of the profiles of {named}\n")
     workers = []
     for worker in spec.workers:
         names = sorted(worker.models, key=lambda name: name != worker.loaded)
@@ -52,6 +62,22 @@ def fleet_values(options: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "fleet": fleet, "swapping": workers, "workers": len(workers), "slo_classes": json.dumps(classes),
     }  # fmt: skip
+
+
+def _with_other_steps(spec: FleetSpec) -> list[str]:
+    """Return the models with other step times than the modelled engine's."""
+    return list(
+        dict.fromkeys(
+            name for worker in spec.workers for name, able in worker.models.items() if not _has_its_steps(able)
+        )
+    )
+
+
+def _has_its_steps(able: Loadable) -> bool:
+    from gpu_worker.engines.modelled.engine import PROFILE
+
+    names = [name for name in type(able.profile).model_fields if name.startswith(("prefill_", "decode_"))]
+    return all(getattr(able.profile, name) == getattr(PROFILE, name) for name in names)
 
 
 def print_json_line(addresses: BaseModel) -> None:

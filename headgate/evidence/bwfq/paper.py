@@ -39,13 +39,15 @@ _PRINTED = {0.2: (1.2, 0.8, 98), 0.4: (3.5, 1.5, 96), 0.6: (8.5, 2.1, 94), 0.8: 
 """Table 2, by load: the gap under FCFS and BWFQ in seconds, and the throughput in percent of FCFS's."""
 
 _WAIT = "wait for a worker (s)"
+_RESPONSE = "response: wait and service (s)"
 _SLOWDOWN = "slowdown: response over service"
 _READINGS: dict[str, tuple[Callable[[Figures], float], Callable[[Figures], float]]] = {
     _WAIT: (lambda f: f.interactive_wait_s, lambda f: f.batch_wait_s),
-    "response: wait and service (s)": (lambda f: f.interactive_response_s, lambda f: f.batch_response_s),
+    _RESPONSE: (lambda f: f.interactive_response_s, lambda f: f.batch_response_s),
     _SLOWDOWN: (lambda f: f.interactive_slowdown, lambda f: f.batch_slowdown),
     "wait since the tenant had a credit (s)": (lambda f: f.interactive_released_s, lambda f: f.batch_released_s),
 }
+_WITHOUT_CREDIT = (_WAIT, _RESPONSE)
 _CHOICES = (
     "Every choice that the paper leaves open is ours and has a name in bwfq/workload.py: ten interactive and two batch "
     "tenants; a chance of a burst every 50 s, as Figure 6 shows; bursts that arrive over 20 s; batch rates scaled so "
@@ -206,9 +208,10 @@ def _readings_hold(by_load: Mapping[float, _ByOrder]) -> list[Check]:
         ),
         Check(
             "the paper's direction, read as a wait or a response: the gap falls",
-            None,
-            "it grows: under FCFS the only gap is that of service, and an order that serves interactive requests first "
-            f"makes batch wait longer: {_batch_wait(at_60['fcfs']):.1f} s, then {_batch_wait(at_60['bwfq']):.1f} s",
+            all(mean(at_60["bwfq"], gap) < mean(at_60["fcfs"], gap) for gap in map(_gap, _WITHOUT_CREDIT)),
+            f"P99 wait of batch under FCFS {_batch_wait(at_60['fcfs']):.1f} s, bwfq {_batch_wait(at_60['bwfq']):.1f} s",
+            "under FCFS the only gap is that of service, and an order that serves interactive requests first makes "
+            "batch wait longer",
         ),
     ]
 

@@ -142,6 +142,6 @@ def _load_checks(runs: Mapping[int, Sequence[Run]]) -> list[Check]:
 
 
 _NO_SAVING = (
-    "not seen in this load: a request that may not be evicted leaves others to be evicted. That this is the whole "
-    "reason is not proven"
+    "few requests are evicted more than three times: a limit of 3 prevents one of eighteen evictions, and a limit of 1 "
+    "four of ten, which saves three tenths of the work (the table above)"
 )

@@ -15,7 +15,6 @@ from headgate.evidence.qlm.scenes import (
     due_by_turns,
     due_by_turns_fleet,
     fleet,
-    missed,
     mixed_fleet,
     percent,
     played,
@@ -88,8 +87,9 @@ def figures_9_and_10(setting: Setting) -> Section:
             ),
             Check(
                 "plan: 20 % more than vLLM and EDF (Figure 9)",
-                None,
-                f"{order:.2f} times FCFS. Workers that admit whenever a slot is free do the same work in every order.",
+                order >= 1.2,
+                f"{order:.2f} times FCFS",
+                "workers that admit whenever a slot is free do the same work in every order",
             ),
             Check(
                 "plan: most interactive requests in time at every load, within a point (Figure 10)",
@@ -230,8 +230,7 @@ def _in_time(warm: _Runs, cold: _Runs) -> list[Check]:
 
 
 def _throughput(warm: _Runs, cold: _Runs) -> list[Check]:
-    known = "The partition knows the demand, which does not change, and swaps almost nothing; the plan learns it."
-    heads = "With one global queue whose head finds the model, few requests cause a swap."
+    known = "the partition knows the demand, which does not change, and swaps almost nothing; the plan learns it"
     return [
         times(
             "plan: at least 3 times vLLM's instances (Figure 12)", 3, warm[_BURST, "plan"], warm[_BURST, "round-robin"]
@@ -239,8 +238,8 @@ def _throughput(warm: _Runs, cold: _Runs) -> list[Check]:
         times("plan: at least 1.5 times the global FCFS", 1.5, warm[_BURST, "plan"], warm[_BURST, "fcfs"]),
         times("plan: at least 1.5 times the global EDF", 1.5, warm[_BURST, "plan"], warm[_BURST, "edf"]),
         times("plan: at least 3 times the global FCFS, from storage", 3, cold[_BURST, "plan"], cold[_BURST, "fcfs"]),
-        missed("plan: at least 3 times the global EDF, from storage", heads, cold[_BURST, "plan"], cold[_BURST, "edf"]),
-        missed("plan: at least 1.3 times the partition", known, warm[_BURST, "plan"], warm[_BURST, "static"]),
+        times("plan: at least 3 times the global EDF, from storage", 3, cold[_BURST, "plan"], cold[_BURST, "edf"]),
+        times("plan: at least 1.3 times the partition", 1.3, warm[_BURST, "plan"], warm[_BURST, "static"], known),
     ]
 
 

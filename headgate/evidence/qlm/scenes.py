@@ -231,12 +231,6 @@ def times(claim: str, least: float, ours: Run, theirs: Run, reason: str = "") ->
     return Check(claim, ratio >= least, _ratio(ratio, ours, theirs), reason)
 
 
-def missed(claim: str, reason: str, ours: Run, theirs: Run) -> Check:
-    """Report a ratio of throughputs that is below the claim, with the reason and no verdict."""
-    ratio = ours.requests_per_s / theirs.requests_per_s
-    return Check(claim, None, f"{_ratio(ratio, ours, theirs)}. {reason}")
-
-
 def _ratio(ratio: float, ours: Run, theirs: Run) -> str:
     return f"{ratio:.2f} times: {ours.requests_per_s:.2f} against {theirs.requests_per_s:.2f} requests/s"
 

@@ -73,11 +73,13 @@ HORIZON_S = 600.0
 
 
 _FILES = {"vtc-predict": "vtc_predict", "vtc-noisy:0.5": "vtc_pred_50", "vtc-oracle": "vtc_oracle"}
+_PROFILE = "_profile"
+"""So end the names of the logs of runs that were charged by the profiled cost."""
 
 
-def _measured_file(traces: Path, workload: str, policy: str) -> Path | None:
+def _measured_file(traces: Path, workload: str, policy: str, ending: str = "") -> Path | None:
     name = _FILES.get(policy, policy.replace(":", ""))
-    path = traces / "vtc" / "measured" / f"{workload}.{name}.csv"
+    path = traces / "vtc" / "measured" / f"{workload}.{name}{ending}.csv"
     return path if path.exists() else None
 
 
@@ -96,10 +98,17 @@ def specs_of(setting: Setting, workload: str, policies: Sequence[str]) -> dict[s
 
 
 def measured_run(
-    traces: Path, workload: str, policy: str, service: ServiceFunction = WEIGHTED_TOKENS, *, timeline: bool = False
+    traces: Path,
+    workload: str,
+    policy: str,
+    service: ServiceFunction = WEIGHTED_TOKENS,
+    *,
+    timeline: bool = False,
+    is_profiled: bool = False,
 ) -> Run | None:
-    """Return the authors' run, measured as our runs are; None if its log is not there."""
-    path = _measured_file(traces, workload, policy)
+    """Return the authors' run, measured as our runs are; None if its log is not there. `is_profiled`: the run that was
+    charged by the profiled cost."""
+    path = _measured_file(traces, workload, policy, _PROFILE if is_profiled else "")
     if path is None:
         return None
     collector = Collector(service, HORIZON_S, timeline=timeline)

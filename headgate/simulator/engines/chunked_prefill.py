@@ -68,13 +68,13 @@ class ChunkedPrefillEngine(SimulatedEngine):
 
     def next_s(self) -> float:
         if self._step is None:
-            return self.now_s if self.running or self._waiting else math.inf
+            return self.now_s if self.running or self._queued else math.inf
         return self._step.end_s
 
     def advance(self, until_s: float) -> list[SimRequest]:
         while True:
             if self._step is None:
-                if self.now_s >= until_s or not (self.running or self._waiting):
+                if self.now_s >= until_s or not (self.running or self._queued):
                     return []
                 self._step = self._plan_step()
             if self._step.end_s > until_s and not self._cut_short(self._step, until_s):
@@ -94,21 +94,20 @@ class ChunkedPrefillEngine(SimulatedEngine):
             budget = _take(parts, admitted, budget)
         if not parts and not self._decoding:
             raise RuntimeError("the policy admits nothing though nothing runs: the run would never end")
-        steps = 1 if parts or self._waiting else min(running.left for running in self._decoding)
+        steps = 1 if parts or self._queued else min(running.left for running in self._decoding)
         factor = self._jitter_factor(steps)
         return _Step(self.now_s + factor * self._step_s(steps, parts), steps, factor, parts)
 
     def _admit_next(self) -> _Running | None:
-        head = self._peek()
-        if head is None or (self.profile.batch_max is not None and self.running >= self.profile.batch_max):
+        request = self._peek()
+        if request is None or (self.profile.batch_max is not None and self.running >= self.profile.batch_max):
             return None
-        request = self._waiting[head.request_id]
-        prompt = head.input_tokens + self.profile.prompt_extra_tokens
+        prompt = request.input_tokens + self.profile.prompt_extra_tokens
         running = _Running(request, prompt, prompt)
         if self._reserved + running.reserved > self.profile.pool_tokens:
             return None
-        del self._waiting[head.request_id]
-        self.policy.admit(head.request_id)
+        self.policy.admit(request.request_id)
+        self._queued -= 1
         self._reserved += running.reserved
         self._prefilling.append(running)
         self.decisions += 1

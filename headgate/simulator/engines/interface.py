@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from dispatcher.policies.tiers import Tier
 from gpu_worker.policies.fairness.accounting import TenantService
-from gpu_worker.policies.fairness.interface import QueuePolicy, QueueRequest
+from gpu_worker.policies.fairness.interface import QueuePolicy
 from headgate.simulator.engines.profile import EngineProfile
 from headgate.simulator.requests import SimRequest
 
@@ -43,6 +42,10 @@ class Observer:
 
 class _Silent(Observer):
     wants_steps = False
+
+
+SILENT = _Silent()
+"""Stands for no observer."""
 
 
 @dataclass(slots=True)
@@ -79,10 +82,11 @@ class SimulatedEngine(ABC):
         self.kv_tokens = 0
         self.decisions = 0
         self.decision_s: list[float] = []
-        self._observer = observer or _Silent()
+        self._observer = observer or SILENT
         self._jitter = jitter
         self._stopwatch = stopwatch
-        self._waiting: dict[str, SimRequest] = {}
+        self._queued = 0
+        """Requests that wait, on an engine without a batch of its own."""
         self._set_up()
 
     @abstractmethod
@@ -91,7 +95,7 @@ class SimulatedEngine(ABC):
 
     @property
     def waiting(self) -> int:
-        return len(self._waiting)
+        return self._queued
 
     @property
     @abstractmethod
@@ -139,42 +143,25 @@ class SimulatedEngine(ABC):
 
     def _enqueue(self, request: SimRequest, at_s: float) -> bool:
         """Add the request to the queue. False: the policy refuses it."""
-        if not self.policy.enqueue(queue_request(request), at_s):
+        if not self.policy.enqueue(request, at_s):
             return False
-        self._waiting[request.request_id] = request
+        self._queued += 1
         return True
 
     def _jitter_factor(self, steps: int) -> float:
         """Draw the factor of the time of so many steps; 1 without jitter."""
         return 1.0 if self._jitter is None else self._jitter.factor(steps)
 
-    def _peek(self) -> QueueRequest | None:
+    def _peek(self) -> SimRequest | None:
         if self._stopwatch is None:
-            return self.policy.peek()
-        before = self._stopwatch()
-        head = self.policy.peek()
-        self.decision_s.append(self._stopwatch() - before)
-        return head
+            head = self.policy.peek()
+        else:
+            before = self._stopwatch()
+            head = self.policy.peek()
+            self.decision_s.append(self._stopwatch() - before)
+        return head if isinstance(head, SimRequest) else None
 
 
 def output_tokens_max(output_tokens: int) -> int:
     """Return the max_tokens that a client would send: the true length rounded up to a power of two, at least 16."""
     return 1 << (output_tokens - 1).bit_length() if output_tokens > 16 else 16
-
-
-def queue_request(request: SimRequest, output_most: int | None = None) -> QueueRequest:
-    """Return the request as the queue policy sees it. `output_most`: the max_tokens that the client sent."""
-    arrival = request.arrival
-    return QueueRequest(
-        request.request_id,
-        arrival.tenant,
-        arrival.input_tokens,
-        request.weight,
-        arrival.output_tokens,
-        arrival.app or "",
-        arrival.stage or 0,
-        arrival.interaction or "",
-        arrival.system_tokens,
-        output_most,
-        Tier.STANDARD if arrival.tier is None else Tier(arrival.tier),
-    )

@@ -11,7 +11,7 @@ from gpu_worker.engines.modelled.paged.model import PagedModel, Step
 from gpu_worker.engines.modelled.paged.profile import PagedProfile
 from gpu_worker.policies.admission import Admission, AdmissionPlan, KvBudget
 from gpu_worker.policies.scheduling_stats import SchedulingStats
-from headgate.simulator.engines.interface import SimulatedEngine, output_tokens_max, queue_request
+from headgate.simulator.engines.interface import SimulatedEngine, output_tokens_max
 from headgate.simulator.engines.profile import EngineProfile
 from headgate.simulator.requests import SimRequest
 from headgate.workloads.arrivals import PREFIX_BLOCK_TOKENS
@@ -73,8 +73,8 @@ class PagedEngine(SimulatedEngine):
 
     def _enqueue(self, request: SimRequest, at_s: float) -> bool:
         prefix, adapter = _prefix_keys(request), request.arrival.adapter
-        queued = queue_request(request, output_tokens_max(request.arrival.output_tokens))
-        if self.model.batch.enqueue(queued, at_s, prefix, adapter) is None:
+        request.output_tokens_max = output_tokens_max(request.arrival.output_tokens)
+        if self.model.batch.enqueue(request, at_s, prefix, adapter) is None:
             return False
         self._requests[request.request_id] = request
         return True

@@ -33,8 +33,7 @@ from __future__ import annotations
 import math
 
 from gpu_worker.policies.fairness.accounting import TenantService
-from gpu_worker.policies.fairness.interface import QueueRequest
-from headgate.simulator.engines.interface import SimulatedEngine
+from headgate.simulator.engines.interface import SILENT, SimulatedEngine
 from headgate.simulator.engines.kv_peak import KvPeak
 from headgate.simulator.requests import SimRequest
 
@@ -53,6 +52,7 @@ class SeparatePrefillEngine(SimulatedEngine):
         self._step_base_s = profile.decode_base_s + profile.overhead_s
         self._per_request_s = profile.decode_per_request_s
         self._per_kv_token_s = profile.decode_per_kv_token_s
+        self._is_observed = self._observer is not SILENT
         self._follows_steps = self._jitter is not None or self._observer.wants_steps
         """Whether each arrival ends a stretch, and steps between attempts that fail are taken one by one."""
         self._busy_until_s = _IDLE
@@ -91,7 +91,7 @@ class SeparatePrefillEngine(SimulatedEngine):
     def next_s(self) -> float:
         if self._busy_until_s == _IDLE:
             if not self._kv.size:
-                return self.now_s if self._waiting else math.inf
+                return self.now_s if self._queued else math.inf
             if self._is_attempt_due():
                 return self.now_s
             self._begin_stretch()
@@ -105,9 +105,9 @@ class SeparatePrefillEngine(SimulatedEngine):
                     self._end_prefill()
                 elif self._steps:
                     self._count(self._steps, self._busy_until_s)
-                elif self.now_s >= until_s or not (kv.size or self._waiting):
+                elif self.now_s >= until_s or not (kv.size or self._queued):
                     return []
-                elif not self._is_attempt_due():
+                elif kv.size and (kv.step < self._next_attempt or not self._is_attempt_due()):
                     self._begin_stretch()
                     continue
                 elif kv.step > self._blocked_until:
@@ -131,7 +131,7 @@ class SeparatePrefillEngine(SimulatedEngine):
             return True
         if kv.step < self._next_attempt or self.now_s < self._retry_from_s:
             return False
-        return not self._repeats or bool(self._waiting)
+        return not self._repeats or self._queued > 0
 
     def _enqueue(self, request: SimRequest, at_s: float) -> bool:
         is_ignored = self.policy.ignores_arrival_of(request.arrival.tenant)
@@ -139,7 +139,7 @@ class SeparatePrefillEngine(SimulatedEngine):
             self._count_steps(at_s)
         if not super()._enqueue(request, at_s):
             return False
-        if self._repeats and len(self._waiting) == 1:
+        if self._repeats and self._queued == 1:
             self._retry_from_s = at_s
             self._drop_stretch()
         elif not is_ignored:
@@ -155,7 +155,7 @@ class SeparatePrefillEngine(SimulatedEngine):
 
     def _attempt(self) -> None:
         """Admit requests in the policy's order until one does not fit."""
-        profile, kv, waiting = self.profile, self._kv, self._waiting
+        profile, kv = self.profile, self._kv
         if self._observer.wants_steps:
             self._observer.on_attempted(self.now_s)
         admitted: list[SimRequest] = []
@@ -165,9 +165,8 @@ class SeparatePrefillEngine(SimulatedEngine):
             blocked_id = ""
         blocked_steps = None
         peek = self.policy.peek if self._stopwatch is None else self._peek
-        while (head := peek()) is not None and head.request_id != blocked_id:
-            request = waiting[head.request_id]
-            prompt = head.input_tokens + profile.prompt_extra_tokens
+        while isinstance(request := peek(), SimRequest) and request.request_id != blocked_id:
+            prompt = request.input_tokens + profile.prompt_extra_tokens
             if admitted and tokens + prompt > profile.minibatch_tokens_max:
                 break
             blocked_steps = kv.add_if_fits(request, prompt, request.arrival.output_tokens)
@@ -182,10 +181,10 @@ class SeparatePrefillEngine(SimulatedEngine):
             raise RuntimeError("the policy admits nothing though nothing runs: the run would never end")
         else:
             self._retry_from = self._next_attempt = kv.step + (1 if self._repeats else self._steps_between)
-            if head is not None and self._repeats_each_step:
-                self._note_blocked(head, blocked_steps)
+            if request is not None and self._repeats_each_step:
+                self._note_blocked(request, blocked_steps)
 
-    def _note_blocked(self, head: QueueRequest, blocked_steps: int | None) -> None:
+    def _note_blocked(self, head: SimRequest, blocked_steps: int | None) -> None:
         """Note for how many steps the attempt that failed would fail again. None: the head is the one noted before."""
         step = self._kv.step
         if blocked_steps is not None:
@@ -229,11 +228,12 @@ class SeparatePrefillEngine(SimulatedEngine):
 
     def _admit(self, request: SimRequest, prompt: int) -> None:
         self.policy.admit(request.request_id)
-        del self._waiting[request.request_id]
+        self._queued -= 1
         self.kv_tokens += prompt
         self.decisions += 1
         request.admitted_s = self.now_s
-        self._observer.on_admitted(request, self.now_s)
+        if self._is_observed:
+            self._observer.on_admitted(request, self.now_s)
 
     def _begin_prefill(self, requests: list[SimRequest], tokens: int) -> None:
         """Prefill the admitted requests, which have so many prompt tokens together."""
@@ -260,7 +260,7 @@ class SeparatePrefillEngine(SimulatedEngine):
         """Decode until the next attempt or the next end."""
         kv = self._kv
         steps, until_attempt = int(kv.next_end) - kv.step, self._next_attempt - kv.step
-        if until_attempt < steps and (until_attempt > 0 or self._waiting):
+        if until_attempt < steps and (until_attempt > 0 or self._queued):
             steps = until_attempt if until_attempt > 1 else 1
         self._steps = steps
         self._factor = 1.0 if self._jitter is None else self._jitter.factor(steps)
@@ -315,13 +315,14 @@ class SeparatePrefillEngine(SimulatedEngine):
 
     def _end_requests(self) -> list[SimRequest]:
         """End the requests that have all their tokens, and return them."""
-        now_s, finish, on_finished = self.now_s, self.policy.finish, self._observer.on_finished
+        now_s, finish = self.now_s, self.policy.finish
         ended = []
         for request, prompt in self._kv.take_ended():
             request.finish_s = now_s
             self.kv_tokens -= prompt + request.arrival.output_tokens
             finish(request.request_id)
-            on_finished(request, now_s)
+            if self._is_observed:
+                self._observer.on_finished(request, now_s)
             ended.append(request)
         self._next_attempt = self._retry_from
         self._blocked_until = -1

@@ -10,9 +10,9 @@ the planner decides on the state of that moment.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from heapq import nsmallest
 from math import inf, nextafter
 from random import Random
 
@@ -27,8 +27,10 @@ from headgate.simulator.engines.interface import Jitter, Observer, SimulatedEngi
 from headgate.simulator.engines.registry import make_engine
 from headgate.simulator.fleet.planners.interface import (
     Dispatch,
+    ModelProfile,
     Planner,
     Preempt,
+    Refuse,
     Surroundings,
     full_rate_per_s,
     profiles_of,
@@ -37,7 +39,7 @@ from headgate.simulator.fleet.planners.registry import PLANNERS
 from headgate.simulator.fleet.spec import FleetSpec, Loadable, WorkerOutage
 from headgate.simulator.fleet.worker import EngineMaker, SimulatedWorker
 from headgate.simulator.gates.spec import GateSpec
-from headgate.simulator.measures.collector import FleetCollector
+from headgate.simulator.measures.collector import Collector, FleetCollector
 from headgate.simulator.requests import SimRequest
 from headgate.simulator.run import Run, RunSpec, run_of
 
@@ -64,15 +66,26 @@ def check_fleet_run(spec: RunSpec) -> None:
             )
 
 
-def simulate_fleet(spec: RunSpec) -> Run:
-    """Run the workload until its last request has ended. Raises KeyError for an unknown planner."""
+def most_service_per_s(spec: RunSpec) -> float:
+    """Return the service units per second if every worker is full all the time, each with its fastest model."""
+    fleet = _fleet_of(spec)
+    rates = _full_rates(fleet, profiles_of(spec.workload, fleet.models[0]))
+    return sum(
+        max((rates[worker.kind, model] for model in worker.models if (worker.kind, model) in rates), default=0.0)
+        for worker in fleet.workers
+    )
+
+
+def simulate_fleet(spec: RunSpec, collector: Collector | None = None) -> Run:
+    """Run the workload until its last request has ended. `collector`: used instead of a new one. Raises KeyError for an
+    unknown planner."""
     fleet = _fleet_of(spec)
     used = _range_notes(fleet)
     workers = tuple(SimulatedWorker(worker, _engine_maker(spec, used)) for worker in fleet.workers)
     classes = SloClasses(fleet.classes)
     planner = PLANNERS[spec.planner](_surroundings(spec, workers, classes))
-    collector = FleetCollector(WEIGHTED_TOKENS, spec.workload.last_arrival_s)
-    place = _make_place(fleet, classes)
+    collector = collector or FleetCollector(WEIGHTED_TOKENS, spec.workload.last_arrival_s)
+    place = _make_place(fleet, classes, spec.gate)
     drive(spec.workload, SimulatedFleet(workers, planner, place, fleet.longest_drain_s, fleet.failures), collector)
     return replace(
         run_of(
@@ -82,13 +95,20 @@ def simulate_fleet(spec: RunSpec) -> Run:
             outside_fit=tuple(f"{name}: {said}" for name, notes in used.items() for said in notes.sentences()),
         ),
         last_arrival_s=spec.workload.last_arrival_s,
-        swaps=sum(worker.swaps for worker in workers),
+        loads=_loads_of(workers),
         swapping_s=sum(worker.swapping_s for worker in workers),
         moves=planner.moves,
         waits=planner.waits,
         forecasts={} if planner.forecasts is None else dict(sorted(planner.forecasts.tenants.items())),
         swap_charges=dict(sorted(planner.swap_charges.items())),
     )
+
+
+def _loads_of(workers: Sequence[SimulatedWorker]) -> dict[str, int]:
+    whole: Counter[str] = Counter()
+    for worker in workers:
+        whole.update(worker.loads)
+    return dict(sorted(whole.items()))
 
 
 def _fleet_of(spec: RunSpec) -> FleetSpec:
@@ -117,12 +137,14 @@ def _engine_maker(spec: RunSpec, used: Mapping[str, RangeNotes]) -> EngineMaker:
     return made
 
 
-def _make_place(fleet: FleetSpec, classes: SloClasses) -> Callable[[SimRequest], None]:
+def _make_place(fleet: FleetSpec, classes: SloClasses, gate: GateSpec | None) -> Callable[[SimRequest], None]:
     """Return what sets the model, the SLO class and the due time of a request."""
     default_model = fleet.models[0]
+    of_tenants = {} if gate is None else {name: each.slo_class for name, each in gate.tenants.items() if each.slo_class}
 
     def place(request: SimRequest) -> None:
-        slo_class = classes.named(request.arrival.slo_class or fleet.default_class)
+        arrival = request.arrival
+        slo_class = classes.named(arrival.slo_class or of_tenants.get(arrival.tenant, fleet.default_class))
         request.model, request.slo_class = request.arrival.model or default_model, slo_class.name
         request.due_s = slo_class.due_at(request.release_s)
 
@@ -132,13 +154,19 @@ def _make_place(fleet: FleetSpec, classes: SloClasses) -> Callable[[SimRequest],
 def _surroundings(spec: RunSpec, workers: Sequence[SimulatedWorker], classes: SloClasses) -> Surroundings:
     fleet = _fleet_of(spec)
     profiles = profiles_of(spec.workload, fleet.models[0])
-    rates = {}
+    rates = _full_rates(fleet, profiles)
+    gate = (spec.gate or GateSpec(1)).completed({**spec.workload.weights, **spec.weights}, spec.workload.tiers)
+    return Surroundings(workers, classes, profiles, rates, gate, fleet.drain_s, spec.seed, spec.delta)
+
+
+def _full_rates(fleet: FleetSpec, profiles: Mapping[str, ModelProfile]) -> dict[tuple[str, str], float]:
+    """Return the service units per second of a full worker, by its kind and each model that is requested."""
+    rates = dict[tuple[str, str], float]()
     for worker in fleet.workers:
         for model, loadable in worker.models.items():
             if model in profiles and (worker.kind, model) not in rates:
                 rates[worker.kind, model] = full_rate_per_s(loadable.profile, loadable.slots, profiles[model])
-    gate = (spec.gate or GateSpec(1)).completed({**spec.workload.weights, **spec.weights}, spec.workload.tiers)
-    return Surroundings(workers, classes, profiles, rates, gate, fleet.drain_s, spec.seed, spec.delta)
+    return rates
 
 
 class SimulatedFleet:
@@ -180,9 +208,11 @@ class SimulatedFleet:
         """Raises RuntimeError if requests wait and nothing will ever happen: an error of the planner."""
         while self._open and not self._ended:
             failure_s = self._failures[-1].at_s if self._failures else inf
-            timer_s = min(min(worker.due_s for worker in self._workers), self._planner.next_s(), failure_s)
-            first, *others = nsmallest(2, range(len(self._workers)), key=self._next_s.__getitem__)
-            soonest_s = self._next_s[first]
+            timer_s = min(self._planner.next_s(), failure_s)
+            for worker in self._workers:
+                if worker.due_s < timer_s:
+                    timer_s = worker.due_s
+            first, soonest_s, other_s = self._soonest()
             if until_s <= min(timer_s, soonest_s):
                 if until_s == inf:
                     raise RuntimeError(f"{self._open} requests wait, and the planner does nothing")
@@ -192,10 +222,19 @@ class SimulatedFleet:
                 self.now_s = max(self.now_s, timer_s)
                 self._act()
             else:
-                other_s = self._next_s[others[0]] if others else inf
                 self._run(first, max(min(until_s, timer_s, other_s), nextafter(soonest_s, inf)))
         ended, self._ended = self._ended, []
         return ended
+
+    def _soonest(self) -> tuple[int, float, float]:
+        """Return the number of the worker with the next event, its time, and that of the next event of another."""
+        first, soonest_s, other_s = 0, self._next_s[0], inf
+        for number, next_s in enumerate(self._next_s):
+            if next_s < soonest_s:
+                first, soonest_s, other_s = number, next_s, soonest_s
+            elif next_s < other_s and number:
+                other_s = next_s
+        return first, soonest_s, other_s
 
     def _run(self, number: int, until_s: float) -> None:
         worker = self._workers[number]
@@ -222,6 +261,9 @@ class SimulatedFleet:
                     self._dispatch(action.request, action.worker)
                 elif isinstance(action, Preempt):
                     self._preempt(action.worker)
+                elif isinstance(action, Refuse):
+                    action.request.rejected = action.reason
+                    self._finish([action.request])
                 else:
                     action.worker.swap(action.model, self.now_s, self._drain_s)
 

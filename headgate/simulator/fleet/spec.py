@@ -12,7 +12,7 @@
     classes:                     # optional; by default interactive (20 s), normal (60 s) and batch (3600 s)
       interactive: {first_token_s: 20}
       batch: {first_token_s: 3600, deferred: true}
-    default_class: interactive   # optional: of requests that name none
+    default_class: interactive   # optional: of requests that name none; else normal, or the laxest that is not deferred
     drain_s: 30                  # optional: how long a swap waits for running requests
     actual_drain_s: 5            # optional: how long it does wait, if planners are wrong about it
     failures:                    # optional: a worker is gone from at_s on, for for_s seconds, and then loads again
@@ -122,7 +122,8 @@ class FleetSpec:
         SloClasses(self.classes).rank(self.default_class)
         for failure in self.failures:
             if failure.worker not in names:
-                raise ValueError(f"a failure is of {failure.worker!r}, which is no worker")
+                known = ", ".join(names)[:200]
+                raise ValueError(f"a failure is of {failure.worker!r}, which is no worker; there are {known}")
         if problem := _overlap(self.failures):
             raise ValueError(problem)
 
@@ -224,7 +225,7 @@ def read_fleet(path: Path) -> FleetSpec:
     ]
     _check_models(document, fields, workers)
     classes = _classes(document, fields)
-    default = fields.default_class or (NORMAL.name if fields.classes is None else classes[0].name)
+    default = fields.default_class or SloClasses(classes).usual.name
     try:
         fleet = FleetSpec(workers, classes, default, fields.drain_s)
     except ValueError as error:

@@ -58,7 +58,8 @@ class SimulatedWorker:
         self.is_away = False
         """True from a failure until its model is loaded again."""
         self.running: dict[str, SimRequest] = {}
-        self.swaps = 0
+        self.loads: dict[str, int] = {}
+        """How often a swap began to load each model."""
         self.swapping_s = 0.0
         self.loading_since_s = inf
         """When its loading began; infinity while it serves or drains."""
@@ -150,7 +151,8 @@ class SimulatedWorker:
             returned = self._unload()
         if self.target is not None and self.model is None and self.due_s == inf:
             load_s = self.models[self.target].load_s
-            self.swaps, self.swapping_s, self.due_s = self.swaps + 1, self.swapping_s + load_s, at_s + load_s
+            self.loads[self.target] = self.loads.get(self.target, 0) + 1
+            self.swapping_s, self.due_s = self.swapping_s + load_s, at_s + load_s
             self.loading_since_s = at_s
         if self.target is not None and self.model is None and at_s >= self.due_s:
             self._load(self.target)

@@ -16,7 +16,7 @@ has one model and no key, so `models` and `max_tokens` have no effect.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
@@ -28,6 +28,7 @@ from dispatcher.model.tenants import Tenant
 from dispatcher.operations.pools import DEADLINE_S
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.orders.registry import DEFAULT_ORDER, ORDERS
+from dispatcher.policies.planning.slo import SloClasses
 from dispatcher.policies.service import ServiceFunction
 from dispatcher.policies.throttling import ThrottleLimits
 from dispatcher.policies.tiers import Tier
@@ -43,11 +44,13 @@ REPORT_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class GateTenant:
-    """`tier` None: not given; the gate then takes standard. `queue_max`: most of its requests that may wait."""
+    """`tier` None: not given; the gate then takes standard. `queue_max`: most of its requests that may wait.
+    `slo_class`: before a fleet, of its requests that name none; empty: the fleet's default."""
 
     share: Share = field(default_factory=Share)
     tier: Tier | None = None
     queue_max: int = QUEUE_MAX
+    slo_class: str = ""
 
 
 _UNNAMED_TENANT = GateTenant()
@@ -57,7 +60,8 @@ _UNNAMED_TENANT = GateTenant()
 class GateSpec:
     """`deadline_s`: the longest wait from arrival to dispatch. `tiers`, `throttling`: as in ShardSettings; None leaves
     them out. `shards`: of the pool; each has some of the tenants, and as many of the slots as its calls need.
-    `swap_charge`: of a fleet, as in ShardSettings.
+    `swap_charge`: of a fleet, as in ShardSettings. `announces_waits`: as there; False makes a run cheaper that reads no
+    announced wait and has no deadlines. `classes`: in place of the fleet's; None: the fleet has them.
     Raises ValueError for an unknown order or a number of slots or shards out of range."""
 
     slots: int
@@ -68,6 +72,8 @@ class GateSpec:
     throttling: ThrottleLimits | None = None
     shards: int = 1
     swap_charge: float = SWAP_CHARGE
+    announces_waits: bool = True
+    classes: SloClasses | None = None
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
@@ -89,7 +95,7 @@ class GateSpec:
     def shard_settings(self, service: ServiceFunction) -> ShardSettings:
         return ShardSettings(
             order=self.order, service=service, tiers=self.tiers, throttling=self.throttling, is_sharded=self.shards > 1,
-            swap_charge=self.swap_charge,
+            swap_charge=self.swap_charge, announces_waits=self.announces_waits,
         )  # fmt: skip
 
     def tenant(self, name: str) -> GateTenant:
@@ -119,9 +125,14 @@ class FleetGateFile(GateFile):
     slots: Annotated[int, Field(ge=1, le=_SLOTS_MAX)] = 1
 
 
-def read_gate(path: Path, *, order: str, shards: int = 1, kind: type[GateFile] = GateFile) -> GateSpec:
-    """Read a gate. Raises ConfigurationError, which names the place in the file; ValueError for an unknown order."""
-    file = read_tenants_file(path, kind, flat=True)
+def read_gate(
+    path: Path, *, order: str, shards: int = 1, kind: type[GateFile] = GateFile, classes: Collection[str] = ()
+) -> GateSpec:
+    """Read a gate. `classes`: of the fleet behind it.
+
+    Raises ConfigurationError, which names the place in the file; ValueError for an unknown order.
+    """
+    file = read_tenants_file(path, kind, flat=True, classes=classes)
     return GateSpec(
         file.slots,
         order,
@@ -131,9 +142,11 @@ def read_gate(path: Path, *, order: str, shards: int = 1, kind: type[GateFile] =
         throttling=file.throttling,
         shards=shards,
         swap_charge=SWAP_CHARGE if file.swap_charge is None else file.swap_charge,
+        classes=None if file.slo_classes is None else file.slo_classes.classes(),
     )
 
 
 def _tenant(name: str, section: TenantSection) -> GateTenant:
     tenant = section.tenant(name)
-    return GateTenant(tenant.share, None if section.tier is None else tenant.tier, tenant.queue_items_max)
+    tier = None if section.tier is None else tenant.tier
+    return GateTenant(tenant.share, tier, tenant.queue_items_max, tenant.slo_class)

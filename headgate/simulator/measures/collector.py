@@ -116,8 +116,8 @@ class Collector:
         self.rejections: dict[str, int] = {}
         self._rates = MeasuredRates(horizon_s) if horizon_s >= HORIZON_MIN_S else None
         self._timeline = TimelineCollector(horizon_s) if timeline else None
-        self._sums: dict[tuple[str, str], _Sums] = {}
-        """The keys are tenant and SLO class; a request that no fleet serves has none."""
+        self._sums: dict[tuple[str, ...], _Sums] = {}
+        """The keys are tenant, SLO class and model; only a fleet sets the last two."""
 
     def on_rejected(self, request: SimRequest) -> None:
         self._sums_of(request).rejected += 1
@@ -151,7 +151,7 @@ class Collector:
         return self.cached_tokens / self.input_tokens if self.input_tokens else 0.0
 
     def _sums_of(self, request: SimRequest) -> _Sums:
-        key = (request.arrival.tenant, request.slo_class)
+        key = (request.arrival.tenant, request.slo_class, request.model)
         sums = self._sums.get(key)
         if sums is None:
             sums = self._sums[key] = _Sums()
@@ -177,6 +177,10 @@ class Collector:
         """Return the measures by SLO class, without requests that have none."""
         return {name: measures for name, measures in self._by(1).items() if name}
 
+    def models(self) -> dict[str, Measures]:
+        """Return the measures by model, without requests of an engine that has only one."""
+        return {name: measures for name, measures in self._by(2).items() if name}
+
     def _by(self, part: int) -> dict[str, Measures]:
         names = sorted({key[part] for key in self._sums})
         return {name: _together(sums for key, sums in self._sums.items() if key[part] == name) for name in names}
@@ -192,7 +196,7 @@ class FleetCollector(Collector):
 
     def on_served(self, request: SimRequest) -> None:
         super().on_served(request)
-        sums = self._sums[request.arrival.tenant, request.slo_class]
+        sums = self._sums[request.arrival.tenant, request.slo_class, request.model]
         sums.late_s += max(0.0, request.first_token_s - request.due_s)
         part = 1.0
         if request.finish_s > self._last_arrival_s:

@@ -40,13 +40,15 @@ _SETTINGS: dict[Any, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """`ys` None: a gap. `limit`: a bound to compare the other series with, drawn as a thin dotted line."""
+    """`ys` None: a gap. `limit`: a bound to compare the other series with, drawn as a thin dotted line. `labels`: what
+    stands above each bar; empty for nothing."""
 
     label: str
     xs: Sequence[float]
     ys: Sequence[float | None]
     dashed: bool = False
     limit: bool = False
+    labels: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,8 @@ def _bars(axes: Axes, plot: Plot) -> None:
         xs = [at + width * (place - (len(plot.series) - 1) / 2) for at in range(len(series.ys))]
         heights = [0.0 if y is None else _short(y) for y in series.ys]
         axes.bar(xs, heights, width, color=pen(place, series)[0], label=series.label)
+        for x, height, label in zip(xs, heights, series.labels, strict=False):
+            axes.text(x, height, label, ha="center", va="bottom", fontsize=7)
     axes.set_xticks(range(len(plot.ticks)), plot.ticks, fontsize=8, parse_math=False)
 
 

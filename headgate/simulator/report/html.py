@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 from io import StringIO
@@ -38,11 +38,15 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, text: int =
     return f'<div class="table"><table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>'
 
 
-def data(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+def data(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a section with the page's figures as CSV, to copy."""
+    return f"<section>{as_csv('The data as CSV', headings, rows)}</section>\n"
+
+
+def as_csv(summary: str, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return rows as CSV, folded away under `summary`. None is an empty cell."""
     file = StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(headings)
     writer.writerows(rows)
-    text = f"<summary>The data as CSV</summary><pre>{escape(file.getvalue())}</pre>"
-    return f"<section><details>{text}</details></section>\n"
+    return f"<details><summary>{escape(summary)}</summary><pre>{escape(file.getvalue())}</pre></details>"

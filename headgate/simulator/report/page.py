@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from html import escape
+from math import inf
 from pathlib import Path
 from statistics import fmean, stdev
 
-from headgate.simulator.measures.collector import Percentiles
+from headgate.simulator.measures.collector import Measures, Percentiles
+from headgate.simulator.measures.timeline import Timeline
 from headgate.simulator.report.html import data, document, table, write_whole
 from headgate.simulator.report.plots import figures, waits
 from headgate.simulator.run import Run
 
 OVERLOADED = 1.1
 """An engine that is busy for longer than this, relative to the last arrival, had more load than it serves."""
+_REFUSED_PART = 0.01
 TENANTS_MAX = 200
 """Rows of the table of tenants: those with the most service."""
 _THEOREMS = {
@@ -45,32 +48,57 @@ def page(by_policy: Sequence[Sequence[Run]]) -> str:
 
 
 def verdict(runs: Sequence[Run]) -> str:
-    """Return what the policies mean for the tenant that asks for least, in one sentence; "" if nothing was served."""
-    asked = {name: each for name, each in runs[0].tenants.items() if each.served}
+    """Return what the policies mean for the tenant that asks for least, in one sentence."""
+    asked = [name for name in runs[0].tenants if any(run.tenants[name].served for run in runs)]
     if not asked:
-        return ""
-    lightest = min(asked, key=lambda name: (asked[name].service, name))
-    waits_s = {run.policy: each.ttft_s.p99 for run in runs if (each := run.tenants[lightest]).ttft_s is not None}
-    best = min(waits_s, key=lambda policy: waits_s[policy])
-    subject = f"{lightest}, the tenant with the least service"
-    said = f"{subject}, waits {waits_s[best]:,.2f} s for a first token (P99) under {best}"
-    others = ", ".join(f"{wait_s:,.2f} s under {policy}" for policy, wait_s in waits_s.items() if policy != best)
-    refused = "".join(f" {run.policy} refuses {run.rejected:,} requests." for run in runs if run.rejected)
-    return f"{said}{f', and {others}' if others else ''}.{refused}"
+        reasons = ", ".join(sorted({reason for run in runs for reason in run.rejections}))
+        return f"No request was served{f' ({reasons})' if reasons else ''}."
+    service = {name: max(run.tenants[name].service for run in runs) for name in asked}
+    lightest = min(service, key=lambda name: (service[name], name))
+    best, *others = sorted(runs, key=lambda run: _p99_of_asked_s(run.tenants[lightest]))
+    said = f"{lightest}, the tenant with the least service, waits"
+    said += _wait_text(best, lightest, " for a first token (P99)")
+    beside = ",".join(_wait_text(run, lightest) for run in others)
+    refused = "".join(f" {run.policy} refuses {run.rejected:,} requests in all." for run in runs if run.rejected)
+    return f"{said}{f', and{beside}' if beside else ''}.{refused}"
 
 
-def _overload(run: Run) -> str:
-    """Return a warning if the engine was long busy after the last arrival; "" otherwise."""
-    if run.timeline is None:
+def _p99_of_asked_s(tenant: Measures) -> tuple[bool, float]:
+    """Return the order of a tenant's waits: those after which so much is refused that the P99 of all its requests would
+    be a refused one come last. What is served then waits little."""
+    return tenant.rejected > _REFUSED_PART * tenant.requests, inf if tenant.ttft_s is None else tenant.ttft_s.p99
+
+
+def _wait_text(run: Run, name: str, what: str = "") -> str:
+    tenant = run.tenants[name]
+    wait_s = "–" if tenant.ttft_s is None else f"{tenant.ttft_s.p99:,.2f}"
+    text = f" {wait_s} s{what} under {run.policy}"
+    if not tenant.rejected:
+        return text
+    return f"{text}, which refuses {tenant.rejected:,} of its {tenant.requests:,} requests"
+
+
+def _overload(runs: Sequence[Run]) -> str:
+    """Return a warning if the engine was long busy after the last arrival, under every policy or some; "" otherwise."""
+    last_s = max((_last_served_arrival_s(run.timeline) for run in runs if run.timeline is not None), default=0.0)
+    busy = {
+        run.policy: run.total_time_s - last_s
+        for run in runs
+        if run.timeline is not None and run.total_time_s > OVERLOADED * last_s
+    }
+    if not busy:
         return ""
-    sent = [at for rates in run.timeline.demand_rate.values() for at, rate in enumerate(rates) if rate]
-    last_s = (max(sent) + 1) * run.timeline.bin_s if sent else 0.0
-    if run.total_time_s <= OVERLOADED * last_s:
-        return ""
+    for_s = ", ".join(f"{seconds:,.0f} s under {policy}" for policy, seconds in busy.items())
     return (
-        f"The load is above the engine's capacity: it was busy for {run.total_time_s - last_s:,.0f} s after the last "
-        "arrival. Waits then grow with the length of the workload, and totals show what was asked for."
+        f"The load is above the engine's capacity: it was busy after the last arrival for {for_s}. Waits then grow "
+        "with the length of the workload, and totals show what was asked for."
     )
+
+
+def _last_served_arrival_s(timeline: Timeline) -> float:
+    """Return the end of the last bin with an arrival. A policy that refuses requests may end earlier than others."""
+    sent = [at for rates in timeline.demand_rate.values() for at, rate in enumerate(rates) if rate]
+    return (max(sent) + 1) * timeline.bin_s if sent else 0.0
 
 
 def _header(by_policy: Sequence[Sequence[Run]]) -> str:
@@ -81,7 +109,9 @@ def _header(by_policy: Sequence[Sequence[Run]]) -> str:
     summary = f"{run.requests:,} requests of {tenants} · a pool of {run.pool_tokens:,} tokens · {policies}{over}"
     engine = f"Engine: {run.engine}. Step times are modelled; the policies are the product's own."
     said = [f"<strong>{escape(verdict([runs[0] for runs in by_policy]))}</strong>", summary, escape(engine)]
-    said += [escape(text) for text in (_overload(run), *run.outside_fit) if text]
+    first = [runs[0] for runs in by_policy]
+    outside_fit = dict.fromkeys(note for each in first for note in each.outside_fit)
+    said += [escape(text) for text in (_overload(first), *outside_fit) if text]
     lines = "".join(f"<p>{text}</p>" for text in said)
     return f"<header><p>headgate simulate</p><h1>{escape(run.workload)}</h1>{lines}</header>\n"
 
@@ -92,8 +122,8 @@ def _key_figures(by_policy: Sequence[Sequence[Run]]) -> str:
         "rejected": lambda run: run.rejected,
         "total time (s)": lambda run: run.total_time_s,
         "tokens/s": lambda run: run.throughput_tokens_per_s,
-        "service difference, mean": lambda run: None if run.difference is None else run.difference.avg,
-        "service difference, max": lambda run: None if run.difference is None else run.difference.max,
+        "service difference, mean (units/s)": lambda run: None if run.difference is None else run.difference.avg,
+        "service difference, max (units/s)": lambda run: None if run.difference is None else run.difference.max,
     }
     rows = [[escape(runs[0].policy), *(_over(runs, figure) for figure in columns.values())] for runs in by_policy]
     return f"<section><h2>Key figures</h2>{table(['policy', *columns], rows)}</section>\n"
@@ -143,7 +173,7 @@ def _tenants(runs: Sequence[Run]) -> str:
     more = (
         f"<p>The {TENANTS_MAX} of {len(most):,} tenants with the most service.</p>" if len(most) > TENANTS_MAX else ""
     )
-    headings = ["tenant", "policy", "requests", "served", "rejected", "service"]
+    headings = ["tenant", "policy", "requests", "served", "rejected", "service (units)"]
     headings += [*["first token in time"] * has_due, "TTFT P50", "TTFT P99", "latency P50", "latency P99"]
     return f"<section><h2>Tenants</h2>{more}{table(headings, rows, text=2)}</section>\n"
 

@@ -7,17 +7,20 @@ Colours become CSS variables, and the legend is HTML below the plot: long names 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 
 from headgate.simulator.measures.timeline import Timeline, furthest_behind
 from headgate.simulator.report.drawing import COLOURS, Plot, Series, draw, pen, saved, settings
+from headgate.simulator.report.html import as_csv
 from headgate.simulator.run import Run
 
 TENANTS_MAX = 7
 """Tenants with a series of their own: those with the most service. All other tenants share one series."""
+_LABELLED_MAX = 24
 _TIME = "time (s)"
+_CSV = "The data of these charts as CSV"
 _VARIABLES = {colour.lower(): f"var(--c{number})" for number, colour in enumerate(COLOURS)}
 _VARIABLES |= {"#ffffff": "none", "#b0b0b0": "var(--soft)"}
 """Background and grid. matplotlib's axes are black, as is the last of COLOURS."""
@@ -85,8 +88,16 @@ def _per_tenant(
 ) -> str:
     """Draw one plot per tenant with a series per policy, on one scale. One policy has one plot, of all tenants."""
     found = [_series(timeline_of(run), shown, columns, combine) for run in runs]
+    rows = (
+        (one.label, run.policy, *point)
+        for run, series in zip(runs, found, strict=True)
+        for one in series
+        for point in _points(one)
+    )
+    written = as_csv(_CSV, ("tenant", "policy", _TIME, f"{title.lower()} ({unit})"), rows)
     if len(runs) == 1:
-        return _section(title, what, [_figure(title, "", Plot("", "", _TIME, unit, found[0], x_max=_last_s(runs)))])
+        drawn = [_figure(title, "", Plot("", "", _TIME, unit, found[0], x_max=_last_s(runs)))]
+        return _section(title, what, drawn, written)
     highest = max((y for series in found for one in series for y in one.ys if y is not None), default=0.0)
     names = list(dict.fromkeys(one.label for series in found for one in series))
     plots = [
@@ -103,7 +114,13 @@ def _per_tenant(
         )
         for name in names
     ]
-    return _section(title, what, [_figure(title, name, plot) for name, plot in zip(names, plots, strict=True)])
+    drawn = [_figure(title, name, plot) for name, plot in zip(names, plots, strict=True)]
+    return _section(title, what, drawn, written)
+
+
+def _points(series: Series) -> Iterator[tuple[str, str]]:
+    """Yield the points of a series as text, without gaps."""
+    return ((f"{x:.6g}", f"{y:.6g}") for x, y in zip(series.xs, series.ys, strict=True) if y is not None)
 
 
 def _series(timeline: Timeline, shown: Sequence[str], columns: _Columns, combine: _Combine) -> list[Series]:
@@ -134,18 +151,28 @@ def _per_policy(
         for place, run in enumerate(runs)
     ]
     plot = Plot("", "", _TIME, unit, [*series, *limits], x_max=_last_s(runs))
-    return _section(title, what, [_figure(title, "", plot)])
+    rows = ((one.label, *point) for one in plot.series for point in _points(one))
+    written = as_csv(_CSV, ("policy", _TIME, f"{title.lower()} ({unit})"), rows)
+    return _section(title, what, [_figure(title, "", plot)], written)
 
 
 def waits(runs: Sequence[Run]) -> str:
-    """Return the section with the waits of each tenant, every policy beside the others."""
+    """Return the section with the waits of each tenant, every policy beside the others, and of tenants with a target
+    how many first tokens are in time."""
     shown = _shown_tenants(runs)
     what = "Time to first token of each tenant, every policy beside the others."
-    drawn = [
-        _figure(f"Time to first token, {label}", label, _bars("s", runs, shown, percentile))
-        for label, percentile in (("P50", _p50_of), ("P99", _p99_of))
-    ]
-    return _section("Waits by tenant", what, drawn)
+    plots = {label: _bars("s", runs, shown, figures_of) for label, figures_of in _PERCENTILES.items()}
+    drawn = [_figure(f"Time to first token, {label}", label, plot) for label, plot in plots.items()]
+    columns = {f"time to first token, {label}": plot for label, plot in plots.items()}
+    if any(run.all.due for run in runs):
+        what += " In time: by the tenant's own target; a tenant without one has a dash."
+        columns["in time"] = _bars("%", runs, shown, _in_time_of)
+        drawn.append(_figure("First tokens in time", "In time", columns["in time"]))
+    return _section("Waits by tenant", what, drawn, bars_csv("policy", columns))
+
+
+def _in_time_of(run: Run) -> dict[str, float | None]:
+    return {name: 100 * each.in_time if each.due else None for name, each in run.tenants.items()}
 
 
 def _p50_of(run: Run) -> dict[str, float | None]:
@@ -157,18 +184,48 @@ def _p99_of(run: Run) -> dict[str, float | None]:
 
 
 _Figures = Callable[[Run], Mapping[str, float | None]]
+_PERCENTILES: Mapping[str, _Figures] = {"P50": _p50_of, "P99": _p99_of}
 
 
 def _by_tenant(
     title: str, what: str, unit: str, runs: Sequence[Run], shown: Sequence[str], figures_of: _Figures
 ) -> str:
-    return _section(title, what, [_figure(title, "", _bars(unit, runs, shown, figures_of))])
+    plot = _bars(unit, runs, shown, figures_of)
+    return _section(title, what, [_figure(title, "", plot)], bars_csv("policy", {title.lower(): plot}))
+
+
+def bars_csv(compared: str, plots: Mapping[str, Plot]) -> str:
+    """Return bar charts of the same tenants and series as CSV, a column for each. `compared`: what a series is."""
+    first = next(iter(plots.values()))
+    headings = ("tenant", compared, *(f"{name} ({plot.y_label})" for name, plot in plots.items()))
+    rows = (
+        (tenant, one.label, *(_cell(plot.series[place].ys[at]) for plot in plots.values()))
+        for at, tenant in enumerate(first.ticks)
+        for place, one in enumerate(first.series)
+    )
+    return as_csv(_CSV, headings, rows)
+
+
+def _cell(value: float | None) -> str | None:
+    return None if value is None else f"{value:.6g}"
 
 
 def _bars(unit: str, runs: Sequence[Run], shown: Sequence[str], figures_of: _Figures) -> Plot:
     """Return a plot with a group of bars per tenant, and a bar in it per policy."""
-    series = [Series(run.policy, (), [figures_of(run).get(name) for name in shown]) for run in runs]
-    return Plot("", "", "", unit, series, kind="bars", ticks=tuple(shown))
+    found = [(run.policy, figures_of(run)) for run in runs]
+    return grouped_bars(unit, shown, {policy: [figures.get(name) for name in shown] for policy, figures in found})
+
+
+def grouped_bars(unit: str, tenants: Sequence[str], values: Mapping[str, Sequence[float | None]]) -> Plot:
+    """Return a plot with a group of bars per tenant, and a bar in it for each of the compared. `values`: of each of
+    them, by tenant. Up to _LABELLED_MAX bars have their value above them: one of 0.2 beside one of 300 is not seen, and
+    a dash tells no value from 0."""
+    is_labelled = len(tenants) * len(values) <= _LABELLED_MAX
+    series = [
+        Series(name, (), ys, labels=["–" if y is None else number(y) for y in ys] if is_labelled else ())
+        for name, ys in values.items()
+    ]
+    return Plot("", "", "", unit, series, kind="bars", ticks=tuple(tenants))
 
 
 def _shares_of(run: Run) -> dict[str, float | None]:
@@ -188,8 +245,9 @@ def _figure(title: str, policy: str, plot: Plot) -> str:
     return f"<figure>{caption}{inline(', '.join(filter(None, (title, policy))), plot)}</figure>"
 
 
-def _section(title: str, what: str, drawn: Sequence[str]) -> str:
-    return f'<section><h2>{title}</h2><p>{what}</p><div class="charts">{"".join(drawn)}</div></section>\n'
+def _section(title: str, what: str, drawn: Sequence[str], written: str) -> str:
+    """Return a question with its charts. `written`: their data."""
+    return f'<section><h2>{title}</h2><p>{what}</p><div class="charts">{"".join(drawn)}</div>{written}</section>\n'
 
 
 def number(value: float) -> str:

@@ -119,7 +119,9 @@ def test_a_bad_log_is_one_sentence(tmp_path: Path, rows: list[str], says: str) -
             "'arrival_s' and 'start_s' could each be arrival: choose with --columns",
         ),
         ('{"ttfts": [1], "itls": [[2]]}', "", "line 1: JSON in place of a CSV's header: headgate trace makes"),
-        (HEADER, "arrival=when", "no column 'when', which --columns names as arrival"),
+        (HEADER, "arrival=when", "no column 'when', which --columns names as arrival, among arrival_s"),
+        (HEADER, "arrival=arrival_s:h", "--columns: 'h' is no unit of arrival; there are s, ms, us, ns"),
+        ("arrival_s;latency_s;input_tokens", "", "line 1: its columns are separated by ';': write commas"),
     ],
 )
 def test_a_header_that_is_wrong(tmp_path: Path, header: str, columns: str, says: str) -> None:

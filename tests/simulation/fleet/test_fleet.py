@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf, nan
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.model.errors import ConfigurationError
+from dispatcher.policies.planning.plan import Plan, make_plan
+from dispatcher.shard.alone import EPOCH
 from headgate.simulator.engines.profile import load_profile
+from headgate.simulator.fleet.planners import plan
 from headgate.simulator.fleet.planners.registry import PLANNERS
 from headgate.simulator.fleet.run import check_fleet_run
 from headgate.simulator.fleet.spec import FleetSpec, Loadable, WorkerOutage, WorkerSpec
+from headgate.simulator.gates.spec import GateSpec
 from headgate.simulator.run import RunSpec
 from headgate.simulator.simulate import simulate
 from tests.support.simulator.fleets import fleet_of, requests_of
@@ -44,11 +49,28 @@ def test_every_request_ends_once(
         fleet = replace(fleet, failures=gone)
     run = simulate(RunSpec(requests_of(rows), "fcfs", fleet, planner=planner))
     assert run.all.requests == len(rows)
-    if planner != "static" or workers == 3:
+    if planner != "static-seen" and (planner != "static" or workers == 3):
         assert run.all.served == len(rows)
     assert sum(part.requests for part in run.classes.values()) == len(rows)
     assert sum(part.requests for part in run.tenants.values()) == len(rows)
     assert run.swapping_s == 2.0 * run.swaps
+
+
+def test_no_plan_is_made_while_all_workers_are_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They fail at 5 s and load again from 105 s on, for 2 s. Then the waiting requests are served."""
+    planned_s = []
+
+    def noted(backlogs: Any, workers: Any, now: float, **options: Any) -> Plan:
+        planned_s.append(now - EPOCH)
+        return make_plan(backlogs, workers, now, **options)
+
+    monkeypatch.setattr(plan, "make_plan", noted)
+    fleet = fleet_of(2, "abc")
+    fleet = replace(fleet, failures=tuple(WorkerOutage(worker.name, 5.0, 100.0) for worker in fleet.workers))
+    rows = [(0.3 * n, "xy"[n % 2], "abc"[n % 3], "normal", 20) for n in range(40)]
+    assert simulate(RunSpec(requests_of(rows), "fcfs", fleet, planner="plan")).all.served == len(rows)
+    assert [at_s for at_s in planned_s if 5.0 < at_s < 107.0] == []
+    assert min(planned_s) < 5.0 < 107.0 < max(planned_s)
 
 
 @pytest.mark.parametrize("planner", sorted(PLANNERS))
@@ -65,6 +87,31 @@ def test_one_model_that_is_loaded_needs_no_swap(planner: str) -> None:
     run = simulate(RunSpec(requests_of([(0.0, "x", "a", "normal", 10)] * 20), "fcfs", loaded, planner=planner))
     assert (run.swaps, run.all.served, run.all.in_time) == (0, 20, 1.0)
     assert run.total_time_s == pytest.approx(3 * 1.0, abs=0.3)  # three batches of ten tokens
+
+
+@pytest.mark.parametrize("late", ["a", "b"])
+def test_a_partition_of_what_was_seen_does_not_know_what_comes(late: str) -> None:
+    """In the first 15 s `a` is requested more often than `b`. What comes later is refused if it is for `b`."""
+    seen = [(0.0, "x", "a", "normal", 10), (1.0, "x", "a", "normal", 10), (2.0, "x", "b", "normal", 10)]
+    rows = [*seen, *[(20.0 + at, "y", late, "normal", 10) for at in range(50)]]
+    fleet = fleet_of(1)
+    one = replace(fleet, workers=[replace(worker, loaded="a") for worker in fleet.workers])
+    run = simulate(RunSpec(requests_of(rows), "fcfs", one, planner="static-seen"))
+    assert (run.swaps, run.tenants["x"].served) == (0, 2)
+    assert run.rejections == {"no_worker": 1 if late == "a" else 51}
+    knowing = simulate(RunSpec(requests_of(rows), "fcfs", one, planner="static"))
+    assert knowing.tenants["y"].served == 50
+
+
+def test_without_announced_waits_a_fleet_does_the_same() -> None:
+    rows = [(0.2 * n, "xy"[n % 2], "abc"[n % 3], "interactive", 20 + 7 * n % 60) for n in range(120)]
+    spec = RunSpec(requests_of(rows), "fcfs", fleet_of(2, "abc"), planner="plan")
+    usual, without = simulate(spec), simulate(replace(spec, gate=GateSpec(1, announces_waits=False)))
+    assert usual.waits is not None
+    assert without.waits is not None
+    assert usual.waits.announced == usual.waits.queued == without.waits.queued > 0
+    assert without.waits.announced == 0
+    assert replace(without, waits=usual.waits, order=usual.order) == usual
 
 
 def test_a_swap_waits_for_what_runs() -> None:

@@ -84,8 +84,11 @@ def test_a_claim_that_does_not_hold_is_exit_1(
     assert "✘ the moon is made of cheese: rock" in capsys.readouterr().out
 
 
-def test_without_traces_their_experiments_are_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ("--only", "vtc-real,vtc-overload", "--traces", str(tmp_path / "nowhere"), "--check")
+def test_without_traces_their_experiments_are_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ("--only", "vtc-real,vtc-overload", "--check")
     assert headgate("reproduce", *arguments, "--out", str(tmp_path / "docs")) == 0
     assert "2 of 2 experiments were skipped" in capsys.readouterr().out
     assert "Skipped:" in (tmp_path / "docs" / "evidence.md").read_text()
@@ -94,3 +97,25 @@ def test_without_traces_their_experiments_are_skipped(tmp_path: Path, capsys: py
 def test_an_unknown_experiment_lists_those_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
     assert headgate("reproduce", "--only", "bogus") == 2
     assert "vtc-real" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--only", "vtc-real", "--without", "vtc-real"), "--without leaves out every experiment that --only names"),
+        (("--only", "vtc-real", "--traces", "nowhere"), "--traces: there is no folder nowhere"),
+        (("--only", "vtc-adversary", "--out", "a-file"), "a-file is no folder"),
+    ],
+)
+def test_what_is_wrong_is_one_line_before_anything_runs(
+    arguments: tuple[str, ...],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a-file").touch()
+    assert headgate("reproduce", *arguments, "--check") == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", f"headgate: {says}\n")

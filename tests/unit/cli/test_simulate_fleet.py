@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
 from headgate.simulator.engines.profile import FittedOn, load_profile
+from headgate.simulator.report.fleet_page import verdict
 from tests.unit.cli.command import headgate
 
 FLEET = """
@@ -61,6 +63,55 @@ def test_weights_and_guarantees_and_the_order_decide_who_is_in_time(
     assert by_arrival < 0.5
 
 
+def test_weights_decide_also_while_no_planner_makes_plans(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ("--fleet", str(folder / "fleet.yaml"), "--planner", "no-plan", "--json", "--processes", "1")
+    in_time = []
+    for weights in ("small=1", "flood=50"):
+        assert headgate("simulate", str(folder / "flood.csv"), *where, "--weights", weights) == 0
+        printed = capsys.readouterr()
+        in_time.append(json.loads(printed.out)["runs"][0]["tenants"]["small"]["in_time"])
+        assert "Shares matter only" not in printed.err
+    assert in_time[0] > in_time[1] + 0.3
+    usual = ("--fleet", str(folder / "fleet.yaml"), "--planner", "qlm", "--processes", "1")
+    assert headgate("simulate", str(folder / "light.csv"), *usual, "--weights", "only=2") == 0
+    assert "Shares matter only to the planners no-plan and plan." in capsys.readouterr().err
+
+
+def test_the_class_of_a_tenant_is_that_of_its_requests_without_one(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file of tenants is also that of `headgate serve --fleet`. Its own classes stand in place of the fleet's."""
+    classes = (
+        "classes: {soon: {first_token_s: 5}, later: {first_token_s: 50}, night: {first_token_s: 90, deferred: true}}\n"
+    )
+    (folder / "classes.yaml").write_text(FLEET.replace("classes: {interactive: {first_token_s: 10}}\n", classes))
+    file, rows = folder / "classed.yaml", "0,a,9,9,\n0,b,9,9,night\n0,c,9,9,\n"
+    (folder / "named.csv").write_text(f"{HEADER},slo_class\n{rows}")
+    file.write_text("tenants: {a: {slo_class: soon}, b: {slo_class: soon}, c: {}}\n")
+
+    def classes_of(*arguments: str) -> dict[str, int]:
+        found = run(folder, capsys, "named.csv", *arguments, fleet="classes.yaml")["classes"]
+        return {name: each["requests"] for name, each in found.items()}
+
+    assert classes_of() == {"later": 2, "night": 1}
+    assert classes_of("--tenants", str(file)) == {"later": 1, "night": 1, "soon": 1}
+    file.write_text("tenants: {a: {slo_class: x}}\nslo_classes: {x: {first_token_s: 1}, night: {first_token_s: 2}}\n")
+    assert classes_of("--tenants", str(file)) == {"night": 2, "x": 1}
+    file.write_text("tenants: {a: {slo_class: x}}\n")
+    where = ("--fleet", str(folder / "classes.yaml"), "--planner", "plan", "--tenants", str(file))
+    assert headgate("simulate", str(folder / "named.csv"), *where) == 2
+    assert "which slo_classes lacks; there are: soon, later, night" in capsys.readouterr().err
+
+
+def test_guarantees_above_what_the_fleet_computes_are_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = ("--fleet", str(folder / "fleet.yaml"), "--planner", "static", "--processes", "1")
+    for rate, is_said in ((1_000, False), (20_000, True)):
+        (folder / "rates.yaml").write_text(f"tenants: {{only: {{rate_per_s: {rate}, burst: 4000}}}}\n")
+        assert headgate("simulate", str(folder / "light.csv"), *where, "--tenants", str(folder / "rates.yaml")) == 0
+        said = f"The guarantees sum to {rate:,} service units per second, and the fleet computes"
+        assert (said in capsys.readouterr().err) is is_said
+
+
 def test_shares_and_lateness_by_tenant(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """After the last arrival only the flood is left, so its part of the whole run's service is above its share."""
     (folder / "heavy.yaml").write_text("tenants: {flood: {weight: 50}, small: {}}\n")
@@ -87,7 +138,7 @@ def test_why_requests_were_not_served_is_said(folder: Path, capsys: pytest.Captu
     (folder / "large.csv").write_text(f"{HEADER}\n0,a,10,20\n0,b,100000,5\n")
     where = ("--fleet", str(folder / "fleet.yaml"), "--planner", "fcfs", "--processes", "1")
     assert headgate("simulate", str(folder / "large.csv"), *where) == 0
-    assert "fcfs rejected: 1 too_large" in capsys.readouterr().out
+    assert "fcfs rejected: 1 too_large (longer than" in capsys.readouterr().out
 
 
 def test_a_worker_that_fails_makes_requests_late(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,6 +149,12 @@ def test_a_worker_that_fails_makes_requests_late(folder: Path, capsys: pytest.Ca
     failing = run(folder, capsys, "light.csv", fleet="failing.yaml")
     assert failing["all"]["served"] == 60
     assert failing["all"]["in_time"] < 0.7
+    (folder / "failing.yaml").write_text(
+        FLEET + "failures: [{worker: a, at_s: 59, for_s: 3}, {worker: b, at_s: 60, for_s: 3}]\n"
+    )
+    where = ("--fleet", str(folder / "failing.yaml"), "--planner", "edf", "--processes", "1")
+    assert headgate("simulate", str(folder / "light.csv"), *where) == 0
+    assert capsys.readouterr().err == "note: Worker 'b' fails at 60 s, and the last request arrives at 59 s.\n"
 
 
 TWO_MODELS = """
@@ -116,6 +173,9 @@ def test_swaps_that_take_longer_than_believed_make_requests_late(
     (folder / "slower.yaml").write_text(TWO_MODELS.replace("swap_s: 2", "swap_s: 2, actual_swap_s: 20"))
     believed, slower = (run(folder, capsys, "turns.csv", fleet=f"{name}.yaml") for name in ("believed", "slower"))
     assert believed["swapping_s"] == 2.0 * believed["swaps"]
+    assert sum(each["loads"] for each in believed["models"].values()) == believed["swaps"]
+    assert {name: each["requests"] for name, each in believed["models"].items()} == {"m": 120, "n": 120}
+    assert all(each["loads"] >= believed["swaps"] // 2 for each in believed["models"].values())
     assert slower["swapping_s"] == 20.0 * slower["swaps"]
     assert believed["all"]["in_time"] > 0.95
     assert slower["all"]["in_time"] < 0.6
@@ -146,6 +206,57 @@ def test_what_plans_forecast_stands_beside_what_followed(folder: Path, capsys: p
     assert headgate("simulate", str(folder / "turning.csv"), *where) == 0
     assert capsys.readouterr().out.count("The plans forecast") == 1
     assert "forecasts" not in run(folder, capsys, "light.csv")
+
+
+def test_what_a_tenant_pays_for_swaps_and_for_which_model_is_printed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The page has it too. A planner without the production's gate charges nobody."""
+    (folder / "charged.yaml").write_text(TWO_MODELS)
+    rows = [f"{at},both,64,16,{'mn'[at // 30 % 2]}" for at in range(240)]
+    (folder / "charged.csv").write_text("\n".join([f"{HEADER},model", *rows]) + "\n")
+    found = run(folder, capsys, "charged.csv", fleet="charged.yaml")
+    page = folder / "charged.html"
+    where = ("--fleet", str(folder / "charged.yaml"), "--planner", "plan,static", "--processes", "1")
+    assert headgate("simulate", str(folder / "charged.csv"), *where, "--report", str(page)) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    charge, shown = f"{found['swap_charges']['both']:,.0f}", page.read_text()
+    assert next(line for line in lines if line[:2] == ["both", "plan"])[-1] == charge
+    assert next(line for line in lines if line[:2] == ["n", "plan"])[-1] == str(found["models"]["n"]["loads"])
+    assert f">{charge}</td>" in shown
+    assert "<h2>Models</h2>" in shown
+    assert "static (vtc): Not served: 120 no_worker (no worker loads the model)." in shown
+
+
+def test_planners_that_serve_their_worst_off_tenant_equally_well_share_the_verdict(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "two-models.yaml").write_text(TWO_MODELS)
+    rows = [f"{at},{'ab'[at % 2]},64,16,{'mn'[at % 2]}" for at in range(0, 60, 5)]
+    (folder / "few.csv").write_text("\n".join([f"{HEADER},model", *rows]) + "\n")
+    page = folder / "few.html"
+    where = ("--fleet", str(folder / "two-models.yaml"), "--report", str(page), "--processes", "1", "--planner")
+    assert headgate("simulate", str(folder / "few.csv"), *where, "plan,static,qlm") == 0
+    capsys.readouterr()
+    assert (
+        "Under plan (vtc) and qlm (vtc) every first token of every tenant is in time; under static (vtc) b has 0.0%."
+        in page.read_text()
+    )
+
+
+def test_parts_that_look_equal_are_equal() -> None:
+    def of(planner: str, in_time: float) -> list[Any]:
+        return [SimpleNamespace(planner=planner, policy="vtc", tenants={"t": SimpleNamespace(in_time=in_time)})]
+
+    assert verdict([of("edf", 0.9796), of("plan", 0.98)]) == (
+        "Under edf (vtc) and plan (vtc) the worst-off tenant, t, has 98.0% of its first tokens in time."
+    )
+    assert verdict([of("edf", 0.9996), of("plan", 1.0)]) == (
+        "Under plan (vtc) every first token of every tenant is in time; under edf (vtc) t has 99.9%."
+    )
+    assert verdict([of("edf", 0.978), of("plan", 0.98)]).startswith(
+        "Under plan (vtc) the worst-off tenant, t, has 98.0%"
+    )
 
 
 def test_announced_waits_stand_beside_what_followed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,7 +300,10 @@ def test_the_report_has_the_verdict_and_the_data(folder: Path, capsys: pytest.Ca
     assert "\nplan,vtc,0,small,60,60," in text
     assert "The load is above what the fleet can serve: it was busy after the last arrival for" in text
     assert headgate("simulate", str(folder / "light.csv"), *where) == 0
-    assert "above what the fleet can serve" not in page.read_text()
+    text = page.read_text()
+    assert "above what the fleet can serve" not in text
+    assert "Under fcfs (vtc) and plan (vtc) every first token of every tenant is in time." in text
+    assert "tenant,planner,first tokens in time (%),&quot;time to first token, p99 (s)&quot;" in text
 
 
 @pytest.mark.parametrize(
@@ -205,7 +319,7 @@ def test_the_report_has_the_verdict_and_the_data(folder: Path, capsys: pytest.Ca
         (
             (),
             FLEET + "failures: [{worker: z, at_s: 1, for_s: 1}]\n",
-            "key 'failures': a failure is of 'z', which is no worker",
+            "key 'failures': a failure is of 'z', which is no worker; there are a, b",
         ),
         ((), FLEET + "failures: [{worker: a, at_s: -1, for_s: 1}]\n", "at_s"),
         ((), FLEET.replace("swap_s: 5", "swap_s: 5, actual_swap_s: -1"), "actual_swap_s"),

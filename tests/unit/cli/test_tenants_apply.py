@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from headgate.serve.folder import DataFolder
 from tests.unit.cli.command import headgate
 from tests.unit.cli.gate_log import make_folder
 
@@ -57,6 +58,16 @@ def test_what_the_file_leaves_out_gets_its_default(capsys: Output, data: Path) -
     changed = applied(capsys, data, "tenants:\n  a: {}\n", "--yes")["changed"]["a"]
     assert set(changed) == {"tier", "queue_max", "models"}
     assert (stored(capsys, data)["a"]["tier"], stored(capsys, data)["a"]["models"]) == ("standard", None)
+
+
+def test_a_tenant_may_have_a_class_that_only_the_server_has(capsys: Output, data: Path) -> None:
+    """As with `headgate serve --fleet`, where the fleet's file has the classes."""
+    text = "tenants:\n  a: {slo_class: soon}\n"
+    assert apply(data, text, "--yes") == 2
+    assert "there are: none" in capsys.readouterr().err
+    DataFolder(data).keep_settings({"HEADGATE_ORDER": "bwfq", "HEADGATE_SLO_CLASSES": '{"soon": {"first_token_s": 5}}'})
+    assert set(applied(capsys, data, text, "--yes")["created"]) == {"a"}
+    assert stored(capsys, data)["a"]["slo_class"] == "soon"
 
 
 def test_the_difference_is_printed_and_a_dry_run_changes_nothing(capsys: Output, data: Path) -> None:

@@ -23,6 +23,9 @@ def words(before: RunReport, after: RunReport) -> str:
 def test_the_sentence_says_what_happened() -> None:
     passed = words(run(8.0), run(1.0))
     assert "quiet's 24 requests had their first token within 1.00 s, and within 8.00 s without headgate" in passed
+    assert passed.endswith("The engine did as much work as before.")
+    slower = words(run(8.0), run(1.0, speed=10.8))
+    assert slower.endswith("The engine did 93% of the work that it did without headgate.")
     assert "did not keep its promise here (quiet_ttft_p99)" in words(run(8.0), run(7.0))
     assert "cannot be compared" in words(run(8.0), run(7.0, speed=20.0))
 

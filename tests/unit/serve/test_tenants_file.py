@@ -83,6 +83,18 @@ def test_slo_classes_and_the_classes_of_tenants(tmp_path: Path) -> None:
     ]
 
 
+def test_classes_that_are_configured_elsewhere(tmp_path: Path) -> None:
+    """As those of a fleet's file. The file's own classes stand in their place."""
+    path = tmp_path / "tenants.yaml"
+    path.write_text("tenants: {a: {slo_class: soon}}\n")
+    assert [tenant.slo_class for tenant in read_tenants(path, classes=["soon"]).wanted()] == ["soon"]
+    with pytest.raises(ConfigurationError, match="lacks; there are: later, night"):
+        read_tenants(path, classes=["later", "night"])
+    path.write_text("tenants: {a: {slo_class: soon}}\nslo_classes: {chat: {first_token_s: 20}}\n")
+    with pytest.raises(ConfigurationError, match="there are: chat"):
+        read_tenants(path, classes=["soon"])
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -392,6 +392,19 @@ def test_the_best_stretch_that_was_full_at_both_ends() -> None:
     assert capacity.observe(8, 2200, saturated=True) == 100
 
 
+def test_the_prompts_of_a_new_batch_are_no_rate_that_a_worker_keeps() -> None:
+    """Reports may follow each other closely, as those that a gate asks for."""
+    capacity = MeasuredCapacity(stretch_s=5)
+    capacity.observe(0, 0, saturated=True)
+    assert capacity.observe(0.2, 6000, saturated=True) == 0
+    assert capacity.observe(4, 6400, saturated=True) == 0
+    assert capacity.observe(5, 6500, saturated=True) == 1300
+    assert capacity.observe(10, 8500, saturated=True) == 1300
+    for second in (11, 12, 13, 14):
+        capacity.observe(second, 20_000, saturated=second != 13)
+    assert capacity.service_per_s == 1300, "no stretch of five seconds was full all the time"
+
+
 def test_what_is_known_outlives_the_window() -> None:
     capacity = MeasuredCapacity(window_s=10)
     capacity.observe(0, 0, saturated=True)

@@ -154,6 +154,11 @@ def test_whatever_is_in_a_file_it_is_read_or_refused(content: bytes) -> None:
             "arrival_s,tenant,input_tokens\n0,a,1\n",
             "line 1: no column for output_tokens among arrival_s, tenant, input",
         ),
+        (
+            "arrival_s;tenant;input_tokens\n0;a;1\n",
+            "line 1: one column, 'arrival_s;tenant;input_tokens': separate the col",
+        ),
+        (HEADER + "2026-01-01,a,1,1\n", "'2026-01-01' is not a number: name the column timestamp for dates"),
         ("", "is empty: its first line must name the columns"),
         (HEADER + "1e17,a,1,1\n", "column 'arrival_s': '1e17' is no time in seconds: name the column arrival_ms"),
         (HEADER + "0,a,120.5,1\n", "line 2, column 'input_tokens': '120.5' is not a whole number"),

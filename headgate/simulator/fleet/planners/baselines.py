@@ -16,6 +16,10 @@ further worker goes to the model with the greatest demand per worker. Demand is 
 models than workers, the requests of the models without a worker are refused. Within a model, the request that is due
 first is first. QLM's evaluation has no such baseline; it is the simplest alternative to swapping.
 
+static-seen: the same partition of what arrived in the first _SEEN_S after the first request, without knowledge of what
+comes. Until then each worker serves the model that it has. Afterwards requests for models without a worker are refused,
+those that wait already too.
+
 shepherd: a scheduler like SHEPHERD (NSDI 2023), as QLM (section 8) compares with it: fixed batches, no swap costs.
 A worker runs one batch of one model to its end and admits no request meanwhile. A free worker takes the batch with the
 most value: of each model, the requests that are due first, as many as the worker has slots; its value is their number
@@ -31,14 +35,27 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from math import inf
 
-from headgate.simulator.fleet.planners.interface import Action, Dispatch, Planner, Preempt, Surroundings, Swap, planner
+from headgate.simulator.fleet.planners.interface import (
+    Action,
+    Dispatch,
+    Planner,
+    Preempt,
+    Refuse,
+    Surroundings,
+    Swap,
+    planner,
+    profiles_of,
+)
 from headgate.simulator.fleet.planners.qlm import batch_s
 from headgate.simulator.fleet.worker import SimulatedWorker
 from headgate.simulator.requests import SimRequest
+from headgate.workloads.arrivals import Arrival
 
+_SEEN_S = 15.0
 _FAR = 3
 """No slot now, nor after a swap that is possible."""
 
@@ -173,6 +190,39 @@ class StaticPlanner(Planner):
         for model in self.around.profiles:
             while self._queues.waiting(model) and (free := _least_loaded(self.workers, model)) is not None:
                 yield Dispatch(self._queues.take(model), free)
+
+
+@planner("static-seen")
+class SeenStaticPlanner(StaticPlanner):
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        self._model_of = {}
+        self._seen: list[Arrival] = []
+        self._until_s = inf
+        """When the partition is made; infinity before the first request, and afterwards."""
+        self._is_made = False
+
+    def on_arrived(self, request: SimRequest, now_s: float) -> None:
+        if self._is_made:
+            super().on_arrived(request, now_s)
+            return
+        if not self._seen:
+            self._until_s = now_s + _SEEN_S
+        self._seen.append(replace(request.arrival, model=request.model))
+        self._queues.add(request)
+
+    def next_s(self) -> float:
+        return self._until_s
+
+    def actions(self, now_s: float) -> Iterator[Action]:
+        if now_s >= self._until_s:
+            self._until_s, self._is_made = inf, True
+            self._model_of = _partition(replace(self.around, profiles=profiles_of(self._seen, "")))
+        if self._is_made:
+            for model in self.around.profiles:
+                while self._queues.waiting(model) and model not in self._model_of.values():
+                    yield Refuse(self._queues.take(model), "no_worker")
+        yield from super().actions(now_s)
 
 
 def _least_loaded(workers: Sequence[SimulatedWorker], model: str) -> SimulatedWorker | None:

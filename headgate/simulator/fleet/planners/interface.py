@@ -122,7 +122,14 @@ class Preempt(NamedTuple):
     worker: SimulatedWorker
 
 
-Action = Dispatch | Swap | Preempt
+class Refuse(NamedTuple):
+    """End a waiting request without serving it. `reason`: its `rejected`."""
+
+    request: SimRequest
+    reason: str
+
+
+Action = Dispatch | Swap | Preempt | Refuse
 
 
 @dataclass(frozen=True, slots=True)

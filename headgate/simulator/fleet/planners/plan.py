@@ -1,8 +1,8 @@
 """headgate's own planner: the production's plan of models (policies/planning) and the production's gate for dispatch.
 
-The plan is made again at most every _PLAN_S seconds while requests wait. The gate orders its swaps, and those to models
-that the plan leaves out for long ((shard/swapping.py)). It also decides which request gets a free slot, among those
-for the loaded models: BWFQ with due times (policies/orders/slack_index.py).
+The plan is made again at most every _PLAN_S seconds while requests wait, unless all workers have failed. The gate
+orders its swaps, and those to models that the plan leaves out for long ((shard/swapping.py)). It also decides which
+request gets a free slot, among those for the loaded models: BWFQ with due times (policies/orders/slack_index.py).
 
 Output lengths and rates of arrivals are learned as in production, from the past of the run. The rates of full workers
 and the seconds of swaps come from the profiles.
@@ -41,6 +41,8 @@ from headgate.simulator.gates.spec import GateSpec
 from headgate.simulator.measures.announced_waits import WaitCoverage
 from headgate.simulator.requests import SimRequest
 
+_NO_REPORT = ("", False)
+"""No worker has a model of this name."""
 NOT_COUNTED = "declined"
 """The reason of a return that counts neither as an attempt of the call nor as a failure of the worker."""
 
@@ -107,10 +109,11 @@ class FleetGate:
 
     def report(self, now_s: float) -> None:
         """Report the workers whose model or state has changed."""
-        for worker in self._workers.values():
-            now = (worker.model, worker.target is not None)
-            if self._reported.get(worker.name) != now:
-                self._reported[worker.name] = now
+        reported = self._reported
+        for name, worker in self._workers.items():
+            model, swaps = reported.get(name, _NO_REPORT)
+            if worker.model != model or (worker.target is not None) is not swaps:
+                reported[name] = (worker.model, worker.target is not None)
                 self._follow(self._gate.decide(self._report(worker), now=EPOCH + now_s))
 
     def plan(self, plan: Plan, now_s: float) -> None:
@@ -121,6 +124,11 @@ class FleetGate:
     def tick(self, now_s: float) -> None:
         """Let the gate decide what is due now, as heartbeats do in production."""
         self._follow(self._gate.decide(Tick(), now=EPOCH + now_s))
+
+    @property
+    def has_decided(self) -> bool:
+        """Whether there are dispatches or orders since the last time."""
+        return bool(self._dispatched or self._ordered)
 
     def dispatches(self) -> Iterator[tuple[SimRequest, SimulatedWorker]]:
         """Yield what the gate has dispatched since the last time."""
@@ -220,14 +228,19 @@ class ProductionPlanner(Planner):
         self._gate.on_ended(request, now_s)
 
     def next_s(self) -> float:
-        return self._planned_s + _PLAN_S if self._grouped else inf
+        return self._planned_s + _PLAN_S if self._grouped and self._has_worker() else inf
 
     def actions(self, now_s: float) -> Iterator[Action]:
         self._gate.report(now_s)
         self._note_loaded(now_s)
-        if self._grouped and now_s >= self._planned_s + _PLAN_S:
+        if self._grouped and now_s >= self._planned_s + _PLAN_S and self._has_worker():
             self._plan(now_s)
-        yield from self._gate_actions()
+        if self._gate.has_decided:
+            yield from self._gate_actions()
+
+    def _has_worker(self) -> bool:
+        """Return whether a worker is there. Without one nothing can be decided, and production makes no plan either."""
+        return not all(worker.is_away for worker in self.workers)
 
     def _gate_actions(self) -> Iterator[Action]:
         """Yield the gate's dispatches and orders to swap."""
@@ -299,7 +312,7 @@ class ProductionPlanner(Planner):
             if worker.target is not None:
                 self._loaded_s[worker.name] = now_s
                 self._ordered_s.setdefault(worker.name, now_s)
-            elif worker.name in self._ordered_s:
+            elif self._ordered_s and worker.name in self._ordered_s:
                 ordered_s = self._ordered_s.pop(worker.name)
                 took_s = self._last_swap_s[worker.name] = now_s - ordered_s
                 self._loaded_s[worker.name] = now_s

@@ -30,6 +30,20 @@ class TestHeartbeats:
         assert not reading.done()
         reading.cancel()
 
+    async def test_a_worker_with_all_slots_taken_has_a_measured_capacity(self, harness: WorkerHarness) -> None:
+        """Where the engine's batch is as large as the slots, nothing ever waits in the engine: without a capacity the
+        gate would plan no swap."""
+        readings = [harness.start(LONG)]
+        await asyncio.sleep(30)
+        assert harness.gate.heartbeats[-1].service_per_s == 0.0, "a slot is free"
+        readings.append(harness.start(order("j", max_tokens=900, deadline_at=START + 1000)))
+        await asyncio.sleep(30)
+        seen = harness.gate.heartbeats[-1]
+        assert (seen.queue_length, len(seen.live)) == (0, seen.slots)
+        assert seen.service_per_s == pytest.approx(40, rel=0.1)  # two requests with 2 each 0.1 s
+        for each in readings:
+            each.cancel()
+
     async def test_an_attempt_whose_report_is_under_way_is_live(self, harness: WorkerHarness) -> None:
         harness.gate.loses = (End, Return)
         harness.start(order())
