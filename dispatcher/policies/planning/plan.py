@@ -179,11 +179,12 @@ def _is_work_in_time(plan: Plan, workers: Sequence[FleetWorker], soonest_s: floa
 def _is_away_long(plan: Plan, workers: Sequence[FleetWorker], due_s: Mapping[str, float]) -> bool:
     """Return whether the plan leaves a model without a worker until requests that come for it would be late.
 
-    `due_s`: of each model with expected arrivals, how soon one is due. A worker is away for its drain, the swap, its
-    groups of the new model, and the swap back."""
+    `due_s`: of each model with expected arrivals, how soon one is due. A worker is away for the swap, its groups
+    of the new model, and the swap back. A drain is not counted: it is taken as that of a full batch, and with it one
+    rare request was played forward and came too late (`rare_short`)."""
     left = {worker.loaded for worker in workers} - set(plan.models.values())
     away_s = [
-        (worker.loaded, worker.drain_s + _first_turn_s(plan, worker) + _return_s(worker, workers))
+        (worker.loaded, _first_turn_s(plan, worker) + _return_s(worker, workers))
         for worker in workers
         if worker.loaded in left
     ]
