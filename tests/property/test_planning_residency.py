@@ -111,7 +111,7 @@ def test_a_model_that_waits_is_loaded_in_time_whatever_the_plan_does(
             else:
                 turns = ceil(waits.most[model] / workers) + (is_planned or restless > 0.0)
                 back_s = drain_s + longest_s
-                way_back_s = residency_s(back_s, True) + drain_s + back_s if is_planned else 0.0
+                way_back_s = residency_s(back_s, True) + back_s if is_planned else 0.0
                 bound_s = turns * period_s + waits.under_way[model] + way_back_s
                 assert now - waits.began[model] <= bound_s
 
