@@ -44,8 +44,8 @@ def test_with_a_plan_the_second_of_two_models_counts_the_turn_of_the_first() -> 
 
 
 def test_the_bound_counts_the_turn_of_a_model_that_runs_and_its_long_swap() -> None:
-    """The worker serves a, which it must load again after b, and that took 40 s: so long and as long a residency more. A worker that
-    serves nothing leaves as soon as the 42 s of b alone need it."""
+    """The worker serves a, which it must load again after b, and that took 40 s: so long and as long a residency more.
+    A worker that serves nothing leaves as soon as the 42 s of b alone need it."""
     busy = replace(worker(loaded_at=NOW - 100.0), running=5, last_swap_s=40.0)
     bound_s, expected_s = (10.0 + 30.0 + 2.0) + (40.0 + 40.0), 4.0
     begins_s = bound_s - expected_s - 2.0
