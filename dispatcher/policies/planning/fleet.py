@@ -209,12 +209,12 @@ def fallback_models(
 
     Invariant, for M models that wait and W workers that fit them all, if every result is carried out, and other swaps
     keep held_s: a model is loaded at most ceil(M / W) P after it began to wait. P is the residency, the drain and the
-    swap for the longest swap time, and the time between two calls. Without a plan the residency is at least the longest
-    of the last swaps, with its drain. With a plan there is one residency and swap more if each worker has a model in
-    use, and loading the soonest of these again takes longer than the missing ones: otherwise a model that was loaded
-    for 40 s left after 5 s for one of 5 s. Swaps under way at the beginning to models that no request waits for, or that two workers load,
-    come on top; and one P, if a worker begins to swap for another reason (a plan) before the fallback serves this
-    order.
+    swap for the longest swap time, and the time between two calls. Without a plan the residency is at least the
+    longest of the last swaps, with its drain. With a plan there is one residency and swap more if each worker has a
+    model in use, and loading the soonest of these again takes longer than the missing ones: otherwise a model that
+    was loaded for 40 s left after 5 s for one of 5 s. Swaps under way at the beginning to models that no request
+    waits for, or that two workers load, come on top; and one P, if a worker begins to swap for another reason (a
+    plan) before the fallback serves this order.
 
     The model that has waited longest is the first. Each worker swaps at least once in P, so the i-th model is loaded
     ceil(i / W) P after all workers begin to serve this order, and swaps that are under way then.
