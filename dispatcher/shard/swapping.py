@@ -71,7 +71,7 @@ def order_loads(decision: Decision, commands: Sequence[Command]) -> None:
         usable = [each for each in state.workers.values() if each.load or each.config.state in USABLE]
         fleet = [fleet_worker(each, state.at) for each in usable]
         expected_s = _drain_s(fleet) if models else None
-        needed = fallback_models(waiting, fleet, state.at, expected_drain_s=expected_s)
+        needed = fallback_models(waiting, fleet, state.at, expected_drain_s=expected_s, planned=models)
         _order(decision, needed)
         models = {name: model for name, model in models.items() if name not in needed}
     _order(decision, models, rest_left_s)

@@ -193,11 +193,15 @@ def fallback_models(
     drain_s: float = DRAIN_S,
     *,
     expected_drain_s: float | None = None,
+    planned: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Return the model that each of some workers must have now, whatever a plan says. It needs no plan.
 
     A worker with another model starts to load it. A worker that has it already keeps it: it is needed next for a model
     that has waited long, and may not swap yet.
+
+    `planned`: the model of each worker in the plan. A worker that is needed next for the very model that the plan gives
+    it is not in the result, so it may load it as soon as the plan's rests allow: that is sooner.
 
     `waiting_by_model`: for each model with waiting requests, the Unix time since which requests wait for it while no
     worker has it loaded: the arrival of the first one, or the time at which the last worker began to swap it out. For
@@ -205,10 +209,12 @@ def fallback_models(
 
     Invariant, for M models that wait and W workers that fit them all, if every result is carried out, and other swaps
     keep held_s: a model is loaded at most ceil(M / W) P after it began to wait. P is the residency, the drain and the
-    swap for the longest swap time, and the time between two calls. Without a plan the residency is at least the longest
-    of the last swaps, with its drain. Swaps under way at the beginning to models that no request waits for, or that two
-    workers load, come on top; and one P, if a worker begins to swap for another reason (a plan) before the fallback
-    serves this order.
+    swap for the longest swap time, and the time between two calls. Without a plan the residency is at least the
+    longest of the last swaps, with its drain. With a plan there is one residency and swap more if each worker has a
+    model in use, and loading the soonest of these again takes longer than the missing ones: otherwise a model that
+    was loaded for 40 s left after 5 s for one of 5 s. Swaps under way at the beginning to models that no request
+    waits for, or that two workers load, come on top; and one P, if a worker begins to swap for another reason (a
+    plan) before the fallback serves this order.
 
     The model that has waited longest is the first. Each worker swaps at least once in P, so the i-th model is loaded
     ceil(i / W) P after all workers begin to serve this order, and swaps that are under way then.
@@ -226,28 +232,42 @@ def fallback_models(
     if expected_drain_s is None:
         absent = [model for model in absent if now - waiting_by_model[model] >= PATIENCE_S]
         drains_s = {worker.name: worker.free_s for worker in workers}
-        return _assign(absent, workers, now, waiting_by_model, turn_left_s, drains_s)
-    absent = absent[: _overdue(absent, waiting_by_model, len(fitting), workers, now, drain_s, expected_drain_s)]
-    return _assign(absent, workers, now, waiting_by_model, held_s, {})
+        return _assign(absent, workers, now, waiting_by_model, turn_left_s, drains_s, {})
+    absent = absent[: _overdue(absent, waiting_by_model, fitting, workers, now, drain_s, expected_drain_s)]
+    return _assign(absent, workers, now, waiting_by_model, held_s, {}, planned or {})
 
 
 def _overdue(
     absent: Sequence[str],
     waiting_by_model: Mapping[str, float],
-    models: int,
+    models: Collection[str],
     workers: Sequence[FleetWorker],
     now: float,
     drain_s: float,
     expected_drain_s: float,
 ) -> int:
-    """Return how many of the absent models must be loaded from now on, so that none is later than the bound."""
+    """Return how many of the absent models must be loaded from now on, so that none is later than the bound.
+
+    `models`: those that wait and fit."""
     swap_s = max(worker.swap_to_s(model) for worker in workers for model in absent if worker.fits(model))
-    bound_s = ceil(models / len(workers)) * (residency_s(swap_s, True) + drain_s + swap_s)
+    bound_s = ceil(len(models) / len(workers)) * (residency_s(swap_s, True) + drain_s + swap_s)
+    back_s = min(_return_s(worker, workers) if worker.running or worker.loaded in models else 0.0 for worker in workers)
+    if back_s > swap_s:
+        bound_s += residency_s(back_s, True) + back_s
     loaded_in_s = _turns_s(len(absent), workers, now, swap_s, expected_drain_s + swap_s)
     overdue = 0
     for number, (model, in_s) in enumerate(zip(absent, loaded_in_s, strict=True), 1):
         overdue = number if now + in_s - waiting_by_model[model] >= bound_s else overdue
     return overdue
+
+
+def _return_s(worker: FleetWorker, workers: Sequence[FleetWorker]) -> float:
+    """Return the time to load the worker's model again: as on other workers, or what its last swap took with the drain,
+    or the longest swap to another model."""
+    others = [each.swap_to_s(worker.loaded) for each in workers if each.loaded != worker.loaded]
+    fitting = [seconds for seconds in others if seconds < inf]
+    own = [seconds for model, seconds in worker.swap_s.items() if model != worker.loaded and seconds < inf]
+    return min(fitting) if fitting else worker.last_swap_s or max(own, default=0.0)
 
 
 def _turns_s(count: int, workers: Sequence[FleetWorker], now: float, swap_s: float, turn_s: float) -> list[float]:
@@ -274,14 +294,16 @@ def _assign(
     waited_for: Collection[str],
     waits_s: Callable[[FleetWorker, str, float, bool], float],
     drains_s: Mapping[str, float],
+    planned: Mapping[str, str],
 ) -> dict[str, str]:
     """Give each model a worker, in their order, and return the model that these workers must have now.
 
-    A worker that may not swap yet keeps its model until then. First workers that may swap soonest, with the seconds of
-    their drains if they are given, then those with a model that no request waits for, then with one that another worker
-    has too, then those that have theirs longest.
+    A worker that may not swap yet keeps its model until then, but not one for which this model is planned. First come
+    workers that may swap soonest, with the seconds of their drains if they are given, then those with a model that no
+    request waits for, then with one that another worker has too, then those that have theirs longest.
     """
     assigned: dict[str, str] = {}
+    left_to_plan: set[str] = set()
     copies = Counter(worker.loaded for worker in workers)
 
     def reluctance(worker: FleetWorker, model: str) -> tuple[float, bool, bool, float, float, str]:
@@ -297,4 +319,6 @@ def _assign(
             may_swap = waits_s(chosen, model, now, chosen.loaded in waited_for) == 0.0
             assigned[chosen.name] = model if may_swap else chosen.loaded
             copies[chosen.loaded] -= 1
-    return assigned
+            if not may_swap and planned.get(chosen.name) == model:
+                left_to_plan.add(chosen.name)
+    return {name: model for name, model in assigned.items() if name not in left_to_plan}

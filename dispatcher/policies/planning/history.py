@@ -109,6 +109,9 @@ class OutputHistory:
 _TIME_CONSTANT_S = 60.0
 """T: as long as the horizon of the entitlement."""
 TENANTS_MAX = 10_000
+_SILENT_ARRIVALS = 3.0
+"""After s seconds without an arrival the rate is at most 3 / s: a Poisson process of a greater rate is silent for so
+long with a probability below 5 %, the "rule of three"."""
 _SEEN_MIN_S = 10.0
 """A tenant counts as seen for at least so long: one request announces no further one in the next second."""
 
@@ -180,13 +183,16 @@ class ArrivalForecast:
 
     def arrivals(self, tenant: str, now: float) -> Expected | None:
         """Return the arrivals to come; None without history. The rate is that of a tenant that began at its first
-        arrival: so it is right before T has passed too, and larger than that of `service` then."""
+        arrival: so it is right before T has passed too, and larger than that of `service` then. A stream that ends is
+        noticed by its silence, not by T."""
         seen = self._seen.get(tenant)
         if seen is None or seen.requests <= 0:
             return None
         filled = 1.0 - self._decay(max(_SEEN_MIN_S, now - seen.first))
         requests = seen.requests * self._decay(now - seen.last)
         per_s = requests / self._time_constant_s / filled
+        if now > seen.last:
+            per_s = min(per_s, _SILENT_ARRIVALS / (now - seen.last))
         each = seen.service / seen.requests, seen.due_s / seen.requests
         return Expected(per_s, *each, requests)
 

@@ -30,9 +30,10 @@ own seconds and what the drain takes longer than the rest of a full batch.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from math import inf
 
 from dispatcher.policies.planning.choice import RuleChoice, choose
@@ -147,8 +148,10 @@ def make_plan(
     pieces_max = min(settings.pieces_max, settings.pieces_per_worker_max * len(workers))
     claimed = claims(backlogs, workers, rates, now, settings.classes, pieces_max, settings.capacity_per_s)
     plan = _Planning(claimed, workers, rates, now).plan(last, moves, settings.seed)
-    soonest_s = min((each.due_s for backlog in backlogs for each in backlog.expected.values()), default=inf)
-    if soonest_s == inf or _is_work_in_time(plan, workers, soonest_s):
+    due_s: dict[str, float] = {}
+    for model, each in (pair for backlog in backlogs for pair in backlog.expected.items()):
+        due_s[model] = min(each.due_s, due_s.get(model, inf))
+    if not due_s or (_is_work_in_time(plan, workers, min(due_s.values())) and not _is_away_long(plan, workers, due_s)):
         return plan
     chosen = choose(backlogs, claimed, workers, rates, now, last.rule if last else "", plan.models)
     return _follow(plan, chosen, workers)
@@ -173,22 +176,56 @@ def _is_work_in_time(plan: Plan, workers: Sequence[FleetWorker], soonest_s: floa
     return not is_late and work_s >= _WORK_S * len(workers)
 
 
+def _is_away_long(plan: Plan, workers: Sequence[FleetWorker], due_s: Mapping[str, float]) -> bool:
+    """Return whether the plan leaves a model without a worker until requests that come for it would be late.
+
+    `due_s`: of each model with expected arrivals, how soon one is due. A worker is away for the swap, its groups
+    of the new model, and the swap back. A drain is not counted: it is taken as that of a full batch, and with it one
+    rare request was played forward and came too late (`rare_short`)."""
+    left = {worker.loaded for worker in workers} - set(plan.models.values())
+    away_s = [
+        (worker.loaded, _first_turn_s(plan, worker) + _return_s(worker, workers))
+        for worker in workers
+        if worker.loaded in left
+    ]
+    return any(seconds > due_s.get(model, inf) for model, seconds in away_s)
+
+
+def _first_turn_s(plan: Plan, worker: FleetWorker) -> float:
+    """Return in how many seconds the worker has served the first model of its order."""
+    order = plan.groups[worker.name]
+    first = takewhile(lambda group: group.key.model == order[0].key.model, order)
+    return max((group.ends_at - plan.made_at for group in first), default=0.0)
+
+
 def _models_to_load(plan: Plan, worker: FleetWorker) -> set[str]:
     return {group.key.model for group in plan.groups[worker.name]} - {worker.loaded}
 
 
 def _follow(plan: Plan, choice: RuleChoice, workers: Sequence[FleetWorker]) -> Plan:
     """Return the plan with the models of the choice: a worker's groups of its new model come first."""
-    waited_for = {group.key.model for order in plan.groups.values() for group in order}
+    waiting = _count_waiting(plan, workers)
     models, groups = dict(plan.models), dict(plan.groups)
     for worker in workers:
         model = choice.models[worker.name]
-        may_swap = rest_left_s(worker, model, plan.made_at, worker.loaded in waited_for) == 0.0
+        may_swap = rest_left_s(worker, model, plan.made_at, waiting[worker.loaded] > 0) == 0.0
         models[worker.name] = model if may_swap else worker.loaded
         groups[worker.name] = _begin_with(models[worker.name], plan.groups[worker.name], plan.made_at)
     return replace(
         plan, models=models, groups=groups, rule=choice.rule, late_parts=choice.late_parts, forecast_s=choice.horizon_s
     )
+
+
+def _count_waiting(plan: Plan, workers: Sequence[FleetWorker]) -> Counter[str]:
+    """Return by model the requests that wait, less the free slots of workers with it: others start at once."""
+    found = Counter[str]()
+    for order in plan.groups.values():
+        for group in order:
+            found[group.key.model] += group.requests
+    for worker in workers:
+        if not worker.swapping_s:
+            found[worker.loaded] -= max(0, worker.slots - worker.running)
+    return found
 
 
 def _begin_with(model: str, order: Sequence[PlannedGroup], now: float) -> tuple[PlannedGroup, ...]:

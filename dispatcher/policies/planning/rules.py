@@ -9,8 +9,10 @@ A rule keeps a number of workers for the models with the greatest demand (`kept`
     slack     a worker swaps when the missing model would otherwise be late.
     stay      no worker swaps.
 
-If all workers are kept it is a partition, which serves fewer models. A rule may also begin with the models of the
-annealed plan (search.py) and go on from there. In a fleet of unlike workers, two of them may exchange their models.
+If all workers are kept it is a partition, which serves fewer models. A rule may also serve one of the missing models
+and leave the others: the one that is due first may be 15 s away, and another one 2 s. A rule may also begin with the
+models of the annealed plan (search.py) and go on from there. In a fleet of unlike workers, two of them may exchange
+their models.
 
 A worker that must give up its model has the fewest running requests, and of those the model that is back soonest.
 """
@@ -29,6 +31,8 @@ _HURRY_S = DECIDE_S + 2.0
 _EVERY_COUNT = 4
 """In a larger fleet a quarter, a half and three quarters of the workers keep a model, and not every number."""
 _EXCHANGES = 3
+_VISITS = 2
+"""For so many of the missing models there is a rule that loads no other missing one."""
 
 
 @dataclass(slots=True)
@@ -40,6 +44,8 @@ class Rule:
     kept: list[int] = field(default_factory=list)
     first: list[int] = field(default_factory=list)
     """This gives each worker its model of the first decision. It is empty if the rule decides."""
+    left_out: frozenset[int] = frozenset()
+    """These models are not loaded again."""
 
     def decide(self, play: Play) -> None:
         """Begin the swaps that are due."""
@@ -54,12 +60,14 @@ class Rule:
         if self.sharing == "stay" or not any(play.waiting):
             return
         shared = [worker for worker, model in zip(play.workers, self.kept, strict=True) if model < 0]
-        _SHARING[self.sharing](play, shared)
+        _SHARING[self.sharing](play, shared, self.left_out)
 
 
-def _missing(play: Play) -> list[int]:
+def _missing(play: Play, left_out: frozenset[int]) -> list[int]:
     """Return the models that requests wait for and no worker has, the first due first."""
     found = [model for model, waiting in enumerate(play.waiting) if waiting > 0 and not play.covered[model]]
+    if left_out:
+        found = [model for model in found if model not in left_out]
     return sorted(found, key=play.head_due_s)
 
 
@@ -90,8 +98,8 @@ def _find_exhausted(play: Play, shared: list[PlayedWorker]) -> list[PlayedWorker
     ]
 
 
-def _exhaust(play: Play, shared: list[PlayedWorker]) -> None:
-    missing, behind = _missing(play), None
+def _exhaust(play: Play, shared: list[PlayedWorker], left_out: frozenset[int]) -> None:
+    missing, behind = _missing(play, left_out), None
     for worker in sorted(_find_exhausted(play, shared), key=lambda each: _loss(play, each)):
         own = play.waiting[worker.target] if worker.target >= 0 else 0.0
         own_due = play.head_due_s(worker.target) if own > 0 else inf
@@ -101,12 +109,12 @@ def _exhaust(play: Play, shared: list[PlayedWorker]) -> None:
             wanted = next((model for model in behind if play.may_swap(worker, model)), None)
         if wanted is not None and (own <= 0 or play.head_due_s(wanted) < own_due):
             play.swap(worker, wanted)
-            missing, behind = _missing(play), None
+            missing, behind = _missing(play, left_out), None
         elif own > 0:
             worker.turn = 0.0
 
 
-def _edf(play: Play, shared: list[PlayedWorker]) -> None:
+def _edf(play: Play, shared: list[PlayedWorker], left_out: frozenset[int]) -> None:
     ready = [worker for worker in play.find_rested(shared) if worker.free >= 1.0]
     if not ready:
         return
@@ -114,7 +122,8 @@ def _edf(play: Play, shared: list[PlayedWorker]) -> None:
     for worker in play.workers:
         if worker.target >= 0:
             open_slots[worker.target] += worker.slots - (worker.running if worker.serves >= 0 else 0.0)
-    waiting = sorted((m for m, count in enumerate(play.waiting) if count > 0), key=play.head_due_s)
+    waiting = [model for model, count in enumerate(play.waiting) if count > 0 and model not in left_out]
+    waiting.sort(key=play.head_due_s)
     for model in waiting:
         if open_slots[model] >= play.waiting[model]:
             continue
@@ -124,9 +133,9 @@ def _edf(play: Play, shared: list[PlayedWorker]) -> None:
         play.swap(min(able, key=lambda each: _loss(play, each)), model)
 
 
-def _slack(play: Play, shared: list[PlayedWorker]) -> None:
+def _slack(play: Play, shared: list[PlayedWorker], left_out: frozenset[int]) -> None:
     ready = play.find_rested(shared)
-    for model in _missing(play) + _behind(play) if ready else ():
+    for model in _missing(play, left_out) + _behind(play) if ready else ():
         able = [each for each in ready if play.may_swap(each, model)]
         if not able:
             continue
@@ -161,8 +170,20 @@ def rules(start: Start, first: list[int]) -> list[Rule]:
         found.append(Rule("fast partition", "stay", _place_fast(start, keeping)))
     if any(model >= 0 and model != each.loaded for model, each in zip(first, start.workers, strict=True)):
         found += [Rule(f"plan {sharing}", sharing, none, first) for sharing in ("stay", "exhaust", "slack")]
+    found += [Rule(f"slack only {model}", "slack", none, left_out=others) for model, others in _visits(start)]
     found += [Rule(f"exchange {one} {two}", "stay", none, first) for one, two, first in _exchanges(start)]
     return found
+
+
+def _visits(start: Start) -> list[tuple[int, frozenset[int]]]:
+    """Return missing models that requests wait for, those that are loaded soonest first, each with the other ones."""
+    loaded = {worker.loaded for worker in start.workers}
+    missing = {parcel.model for parcel in start.parcels if parcel.release_s < 0} - loaded
+    if len(missing) < 2:
+        return []
+    absent = set(range(start.models)) - loaded
+    soonest = sorted(missing, key=lambda model: (start.reload_s[model], model))
+    return [(model, frozenset(absent - {model})) for model in soonest[:_VISITS]]
 
 
 def _exchanges(start: Start) -> list[tuple[int, int, list[int]]]:

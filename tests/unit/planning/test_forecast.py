@@ -54,3 +54,26 @@ def test_impossible_bounds_are_refused() -> None:
     for time_constant_s, tenants_max in ((0.0, 1), (float("nan"), 1), (float("inf"), 1), (60.0, 0)):
         with pytest.raises(ValueError, match="must be positive"):
             ArrivalForecast(time_constant_s, tenants_max)
+
+
+def test_a_stream_that_ends_is_noticed_by_its_silence() -> None:
+    """Of 4 requests a second, after s seconds of silence at most 3 / s are expected: 0.3 after 10 s, where a rate that
+    only fades would be 3.4."""
+    forecast = ArrivalForecast()
+    for number in range(400):
+        forecast.record("t", 1.0, 0.25 * number, 20.0)
+    for silent_s, per_s in ((0.25, 4.0), (10.0, 0.3), (30.0, 0.1)):
+        expected = forecast.arrivals("t", 0.25 * 399 + silent_s)
+        assert expected is not None
+        assert expected.requests_per_s == pytest.approx(per_s, rel=0.05)
+
+
+def test_a_rare_stream_is_expected_through_its_usual_gaps() -> None:
+    forecast = ArrivalForecast()
+    for second in range(0, 600, 20):
+        forecast.record("t", 1.0, float(second), 20.0)
+    usual = forecast.arrivals("t", 580.0)
+    late = forecast.arrivals("t", 600.0)
+    assert usual is not None
+    assert late is not None
+    assert late.requests_per_s == pytest.approx(usual.requests_per_s, rel=0.3)

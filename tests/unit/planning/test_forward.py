@@ -166,14 +166,42 @@ def test_a_rule_that_is_given_up_could_not_be_chosen() -> None:
 
 def test_work_that_is_in_time_is_played_forward_if_its_swap_takes_longer() -> None:
     """A long swap for one request keeps the worker from the requests that come: t has 3 a second for the loaded model,
-    which are due in 5 s. Work of a minute is worth the swap."""
-    coming = {"a": Expected(3.0, 500.0, 5.0)}
-    fleet = [replace(worker(swap_s=20.0, slots=32), last_swap_s=0.0)]
-    for seconds, rule in ((0.1, True), (60.0, False)):
+    which are due in 5 s. Work of a minute is worth the swap, if another worker keeps that model."""
+    coming = {"a": Expected(1.0, 500.0, 5.0)}
+    alone = [replace(worker(swap_s=20.0, slots=32), last_swap_s=0.0)]
+    both = [*alone, replace(worker("v", swap_s=20.0, slots=32), last_swap_s=0.0)]
+    for fleet, seconds, is_played in ((alone, 0.1, True), (alone, 60.0, True), (both, 60.0, False)):
         rare = backlog(group("b", 1_000.0, seconds, 5), tenant="rare")
-        plan = make_plan([TenantBacklog("t", Share(), [], {"a": 60 * 1_500.0}, coming), rare], fleet, NOW)
-        assert bool(plan.rule) is rule
-        assert rule is False or plan.models == {"w": "a"}
+        plan = make_plan([TenantBacklog("t", Share(), [], {"a": 60 * 500.0}, coming), rare], fleet, NOW)
+        assert bool(plan.rule) is is_played
+        assert "a" in plan.models.values()
+
+
+def test_a_request_that_starts_at_once_keeps_no_worker_from_its_swap() -> None:
+    """The last swap was two seconds ago, so a worker with waiting work rests. One request for its model has come, and
+    slots are free for it. With as many requests as slots some wait."""
+    fleet = [replace(worker(loaded_at=NOW - 2.0, slots=8), last_swap_s=2.0)]
+    coming = {"a": Expected(0.01, 500.0, 60.0), "b": Expected(1.0, 500.0, 5.0)}
+    for requests, model in ((1, "b"), (9, "a")):
+        groups = [group("a", 60.0, 0.1, requests), group("b", 2.0, 1.0, 8)]
+        backlogs = [TenantBacklog("t", Share(), groups, {"b": 60 * 500.0}, coming)]
+        assert make_plan(backlogs, fleet, NOW).models == {"w": model}
+
+
+def test_a_rule_may_serve_one_missing_model_and_leave_the_others() -> None:
+    """Model 2 is due first, and half of the horizon away. Requests for model 1 can be in time, if model 2 is left."""
+    swaps = [0.0, 2.0, 30.0]
+    one = StartingWorker(0, -100.0, 10, 0.0, HOLD_S, 0.0, 0.0, swaps, [HOLD_S] * 3)
+    parcels = [parcel(2, 1.0, 10.0, tenant=1), parcel(1, 10.0, 20.0, tenant=1)]
+    parcels += [parcel(0, 5.0, second + 20.0, release_s=float(second)) for second in range(0, 60, 10)]
+    given = Start([one], parcels, 3, 2, 60.0, [0.5, 0.2, 0.1], swaps)
+    made = rules(given, [0])
+    played = play_rules(given, made, 0.0)
+    best = min(played, key=lambda name: cost(played[name], given))
+    assert {"slack only 1", "slack only 2"} <= {rule.name for rule in made}
+    assert best.endswith("only 1")
+    assert played[best].models == (1,)
+    assert "only" not in " ".join(rule.name for rule in rules(replace(given, parcels=parcels[1:]), [0]))
 
 
 def test_without_expected_arrivals_nothing_is_played() -> None:

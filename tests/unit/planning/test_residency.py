@@ -43,6 +43,28 @@ def test_with_a_plan_the_second_of_two_models_counts_the_turn_of_the_first() -> 
         assert fallback_models(waiting, [worker(models="bc")], at, expected_drain_s=4.0) == models
 
 
+def test_the_bound_counts_the_turn_of_a_model_that_runs_and_its_long_swap() -> None:
+    """The worker serves a, which it must load again after b, and that took 40 s: so long and as long a residency more.
+    A worker that serves nothing leaves as soon as the 42 s of b alone need it."""
+    busy = replace(worker(loaded_at=NOW - 100.0), running=5, last_swap_s=40.0)
+    bound_s, expected_s = (10.0 + 30.0 + 2.0) + (40.0 + 40.0), 4.0
+    begins_s = bound_s - expected_s - 2.0
+    for early_s, models in ((0.1, {}), (0.0, {"w": "b"})):
+        at = NOW + begins_s - early_s
+        assert fallback_models({"b": NOW}, [busy], at, expected_drain_s=expected_s) == models
+    quiet = replace(busy, running=0)
+    assert fallback_models({"b": NOW}, [quiet], NOW + 42.0 - 6.0, expected_drain_s=expected_s) == {"w": "b"}
+
+
+def test_a_worker_is_not_kept_from_the_swap_that_it_is_kept_for() -> None:
+    """b has waited too long, and the worker may not swap for the bound yet, as its model is new. If the plan gives it b
+    the plan's shorter rest decides; for another model it is kept."""
+    young = worker(loaded_at=NOW - 1.0, swap_s=15.0)
+    overdue = {"b": NOW - 1e6}
+    for planned, kept in (({}, {"w": "a"}), ({"w": "c"}, {"w": "a"}), ({"w": "b"}, {})):
+        assert fallback_models(overdue, [young], NOW, expected_drain_s=4.0, planned=planned) == kept
+
+
 def test_the_model_that_waits_longest_is_the_first() -> None:
     waiting = {"b": NOW + 1.0, "c": NOW}
     assert fallback_models(waiting, [worker(models="bc")], NOW + 11.0) == {"w": "c"}
