@@ -169,8 +169,6 @@ def _find_columns(
         if not has and (separator := _separator_of(header)):
             raise TraceError(f"{name}, line 1: its columns are separated by {separator!r}: write commas")
         if not has:
-            if len(header) == 1 and any(mark in header[0] for mark in ";\t|"):
-                raise TraceError(f"{name}, line 1: one column, {header[0][:200]!r}: separate the columns by commas")
             known = ", ".join(known for form in forms for known in {**_TIMES, **_OTHERS}[form])
             raise TraceError(
                 f"{name}, line 1: no column for {' or '.join(forms)} among {', '.join(header)[:200]}: "

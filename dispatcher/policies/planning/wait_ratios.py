@@ -111,7 +111,7 @@ class WaitRatios:
         self._overdue = 0
         """The requests that wait longer than predicted."""
         self._parts: deque[float] = deque()
-        """Those of the last dispatches."""
+        """These are of the last dispatches."""
         self._observations = 0.0
         """The parts of the dispatches, and of the requests that wait longer than predicted."""
         self._predicted_at = -inf

@@ -11,6 +11,7 @@ import json
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
@@ -76,8 +77,9 @@ def _with_other_steps(spec: FleetSpec) -> list[str]:
 def _has_its_steps(able: Loadable) -> bool:
     from gpu_worker.engines.modelled.engine import PROFILE
 
-    names = [name for name in type(able.profile).model_fields if name.startswith(("prefill_", "decode_"))]
-    return all(getattr(able.profile, name) == getattr(PROFILE, name) for name in names)
+    names = [each.name for each in fields(PROFILE) if each.name.startswith(("prefill_", "decode_"))]
+    steps_alike = all(getattr(able.profile, name) == getattr(PROFILE, name) for name in names)
+    return steps_alike and not able.profile.prefill_curve
 
 
 def print_json_line(addresses: BaseModel) -> None:

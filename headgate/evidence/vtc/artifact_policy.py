@@ -63,10 +63,10 @@ class ArtifactPolicy(TenantQueuePolicy):
         self._charges_twice = charges_twice
         self._predict = predict
         self._counters: dict[str, float] = {}
-        """In the order in which the tenants came first, which decides between equal counters."""
+        """They stand in the order in which the tenants came first, which decides between equal ones."""
         self._last_prediction: dict[str, float] = {}
         self._predicted: dict[str, float] = {}
-        """By running request."""
+        """This has the running requests."""
         self._ended_at_step = -1
 
     def counter(self, tenant: str) -> float:

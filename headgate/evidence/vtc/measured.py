@@ -206,7 +206,7 @@ def compare_run(path: Path, profile: EngineProfile | None = None) -> ComparedRun
     )
     if not found.misses:
         return found
-    others = [_simulate(path, arrivals, *_jittered(engine, f"{path.stem} {number}")) for number in range(_OURS)]
+    others = [_simulate(path, arrivals, *_with_jitter(engine, f"{path.stem} {number}")) for number in range(_OURS)]
     compared = [[each.simulated for each in figures_of(measured, answers)] for answers in others]
     between = sum(
         min(simulated) <= figure.measured <= max(simulated)
@@ -216,7 +216,7 @@ def compare_run(path: Path, profile: EngineProfile | None = None) -> ComparedRun
     return replace(found, between=between, among_ours=tuple(sorted(among_ours)))
 
 
-def _jittered(profile: EngineProfile, seed: str) -> tuple[EngineProfile, Jitter]:
+def _with_jitter(profile: EngineProfile, seed: str) -> tuple[EngineProfile, Jitter]:
     """Return the profile at a pace of its own, and the jitter of its steps."""
     random = Random(seed)
     pace = random.gauss(1.0, _PACE)

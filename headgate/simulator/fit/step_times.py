@@ -131,7 +131,7 @@ class BatchHistory:
             for time in self._times[1:]
         ]
         self._prefills = [_sums(column) for column in zip(*shares, strict=True)]
-        """Of each column of the prefill, its sum up to each event."""
+        """This has the sums of each column of the prefill up to each event."""
         self.batch_max = max(running)
 
     def equations(self, times: StepSeconds | None) -> Iterator[tuple[Columns, float]]:

@@ -118,7 +118,11 @@ def test_a_bad_log_is_one_sentence(tmp_path: Path, rows: list[str], says: str) -
             "",
             "'arrival_s' and 'start_s' could each be arrival: choose with --columns",
         ),
-        ('{"ttfts": [1], "itls": [[2]]}', "", "line 1: JSON in place of a CSV's header: headgate trace makes"),
+        (
+            '{"ttfts": [1], "itls": [[2]]}',
+            "",
+            "is JSON, and a fit reads a CSV: headgate trace FILE > log.csv makes one",
+        ),
         (HEADER, "arrival=when", "no column 'when', which --columns names as arrival, among arrival_s"),
         (HEADER, "arrival=arrival_s:h", "--columns: 'h' is no unit of arrival; there are s, ms, us, ns"),
         ("arrival_s;latency_s;input_tokens", "", "line 1: its columns are separated by ';': write commas"),

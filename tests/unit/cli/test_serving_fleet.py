@@ -39,7 +39,8 @@ def test_step_times_and_default_class_that_are_not_played_are_said(
 ) -> None:
     """A profile with the modelled engine's own times needs no note, and neither do other engines."""
     fields = ("prefill_base_s", "prefill_per_token_s", "decode_base_s", "decode_per_request_s", "decode_per_kv_token_s")
-    own = load_profile("a10g-llama2-7b").model_copy(update={name: getattr(PROFILE, name) for name in fields})
+    steps = {name: getattr(PROFILE, name) for name in fields}
+    own = load_profile("a10g-llama2-7b").model_copy(update={**steps, "prefill_curve": ()})
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(own.model_dump(mode="json", exclude={"fitted_on"})))
     path = tmp_path / "fleet.yaml"
     path.write_text(FLEET.replace("m: {engine: a10g-llama2-7b", f"m: {{engine: {tmp_path / 'own.yaml'}"))

@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     rows = [f"{at:g},{tenant},128,128" for at, tenant in sorted(flood)]
     (made / "flood.csv").write_text("\n".join([HEADER, *rows]) + "\n")
-    (made / "light.csv").write_text("\n".join([HEADER, *(f"{number},only,128,64" for number in range(60))]) + "\n")
+    (made / "light.csv").write_text("\n".join([HEADER, *(f"{number},only,128,80" for number in range(60))]) + "\n")
     (made / "fleet.yaml").write_text(FLEET)
     return made
 

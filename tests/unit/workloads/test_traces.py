@@ -156,7 +156,7 @@ def test_whatever_is_in_a_file_it_is_read_or_refused(content: bytes) -> None:
         ),
         (
             "arrival_s;tenant;input_tokens\n0;a;1\n",
-            "line 1: one column, 'arrival_s;tenant;input_tokens': separate the col",
+            "line 1: its columns are separated by ';': write commas",
         ),
         (HEADER + "2026-01-01,a,1,1\n", "'2026-01-01' is not a number: name the column timestamp for dates"),
         ("", "is empty: its first line must name the columns"),

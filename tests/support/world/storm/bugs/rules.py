@@ -293,7 +293,7 @@ bug(
 bug(
     "no_turns_without_a_plan",
     "Nothing but a plan loads a model that calls wait for.",
-    Edit(swapping, "order_loads", "if waiting := _waiting_since(state):", "if waiting := {}:"),
+    Edit(swapping, "order_loads", "if missing and (waiting := _waiting_since(state, missing)):", "if waiting := {}:"),
     Value(planning, "SWEEP_S", inf),
     Value(planning, "REPLAN_S", inf),
     rule=17,
