@@ -14,7 +14,8 @@ had swaps of 1 s, requests due in 5 s and medians 1.5 s apart, which its first c
   where LEAST_WAITS were announced. The waits are those of the gate's log. A wait that ends within JITTER_S of P50
   counts as half within it: as in the simulator, many waits are known exactly (simulator/measures/announced_waits.py),
   and here a worker looks every JITTER_S whether its requests have ended
-- the log has a plan of models: without a measured throughput the gate would make none, and nothing else would say so
+- the simulator makes plans if the log has one. The gate makes none before a worker was full for five seconds, which is
+  seldom in these scenes
 
 The verdict does not depend on the machine's load: the simulator's steps are as slow as those that were measured in the
 processes, a run on a machine that was slower than SLOWDOWN_MAX has no verdict, and of waits it compares parts that are
@@ -135,8 +136,9 @@ def test_real_processes_do_what_the_simulator_says(name: str, tmp_path: Path) ->
     if slowdown > SLOWDOWN_MAX:
         pytest.skip(f"no verdict: the machine was busy, and steps took {slowdown:.1f} times what the model says")
     log = read_log(tmp_path / "data")
-    assert any(isinstance(fact, Planned) for entry in log for fact in entry.facts), "no plan was made"
-    compare(live, run_simulator(scene, as_processes(read_fleet(fleet), max(1.0, slowdown))))
+    has_plan = any(isinstance(fact, Planned) for entry in log for fact in entry.facts)
+    planner = "plan" if has_plan else "no-plan"
+    compare(live, run_simulator(scene, as_processes(read_fleet(fleet), max(1.0, slowdown)), planner))
     compare_waits(live, logged_waits(log))
 
 
@@ -220,8 +222,8 @@ def write_tenants(scene: Scene, folder: Path) -> Path:
     return file
 
 
-def run_simulator(scene: Scene, fleet: FleetSpec) -> Run:
-    return simulate(RunSpec(ListWorkload("scene", scene.arrivals()), "fcfs", fleet, planner="plan"))
+def run_simulator(scene: Scene, fleet: FleetSpec, planner: str) -> Run:
+    return simulate(RunSpec(ListWorkload("scene", scene.arrivals()), "fcfs", fleet, planner=planner))
 
 
 def as_processes(fleet: FleetSpec, factor: float) -> FleetSpec:
@@ -229,6 +231,7 @@ def as_processes(fleet: FleetSpec, factor: float) -> FleetSpec:
 
     def slower(profile: EngineProfile) -> EngineProfile:
         names = [name for name in type(profile).model_fields if name.startswith(("prefill_", "decode_"))]
+        names.remove("prefill_curve")
         return profile.model_copy(update={name: getattr(profile, name) * factor for name in names})
 
     return replace(
@@ -253,7 +256,7 @@ def token_s(answered: Answered) -> float:
 
 def simulated_token_s(scene: Scene, fleet: FleetSpec) -> float:
     """Return the seconds between two tokens of a median answer in the simulator."""
-    run, outputs = run_simulator(scene, fleet), median(each.output_tokens for each in scene.arrivals())
+    run, outputs = run_simulator(scene, fleet, "plan"), median(each.output_tokens for each in scene.arrivals())
     assert run.all.latency_s is not None
     assert run.all.ttft_s is not None
     return (run.all.latency_s.p50 - run.all.ttft_s.p50) / (outputs - 1)

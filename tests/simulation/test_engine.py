@@ -130,7 +130,9 @@ def test_the_schedule_is_the_same_where_tenants_come_and_go_under_overload(polic
 def test_one_request_alone_takes_what_the_profile_says() -> None:
     request = play([Arrival(5.0, "a", 100, 11)], "fcfs", PROFILE).requests["0"]
     prompt = 100 + PROFILE.prompt_extra_tokens
-    prefill_s = PROFILE.prefill_base_s + PROFILE.prefill_per_token_s * prompt + PROFILE.overhead_s
+    (low, low_s), (high, high_s) = PROFILE.prefill_curve[:2]
+    assert low <= prompt <= high
+    prefill_s = low_s + (high_s - low_s) * (prompt - low) / (high - low) + PROFILE.overhead_s
     decode_s = 10 * (PROFILE.decode_base_s + PROFILE.overhead_s + PROFILE.decode_per_request_s)
     decode_s += PROFILE.decode_per_kv_token_s * sum(prompt + tokens for tokens in range(1, 11))
     assert request.admitted_s == 5.0

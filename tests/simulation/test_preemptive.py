@@ -260,7 +260,7 @@ def test_where_nothing_is_short_it_is_the_engine_without_evictions(chunked: bool
         for n in range(300)
     ]
     base = load_profile("a100-llama3-8b-chunked") if chunked else load_profile()
-    profile = base.model_copy(update={"pool_tokens": 1_000_000, "batch_max": None})
+    profile = base.model_copy(update={"pool_tokens": 1_000_000, "batch_max": None, "prefill_curve": ()})
     plain = (ChunkedPrefillEngine if chunked else SeparatePrefillEngine)(profile, make_policy("vtc"))
     paged = made(profile, TierSettings(preemption=False))
     times = []

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import replace
+from copy import copy
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction, cache_discount
 from gpu_worker.policies.fairness.accounting import ArrivalQueue, ServiceByTenant, TenantService
@@ -178,7 +178,8 @@ class TenantQueuePolicy(QueuePolicy):
         if input_tokens == estimate.input_tokens:
             return
         record = self._remove_from_batch(request_id)
-        counted = replace(estimate, input_tokens=max(input_tokens, estimate.system_tokens))
+        counted = copy(estimate)  # a simulator's request is not made of its fields alone
+        counted.input_tokens = max(input_tokens, estimate.system_tokens)
         self._correct_prompt_length(record, counted)
         self._return_to_batch(record)
 

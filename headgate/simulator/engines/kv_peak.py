@@ -15,13 +15,15 @@ with one more request; a candidate costs one bisection, and a maximum over the r
 
 That server also keeps room for the adapter of each tenant with a request in the batch, the candidate's included: four
 tokens for each rank of the adapter, also with `--no-lora`, under which its logs were measured. So the pool of the sums
-is smaller by `tenant_tokens` for each such tenant.
+is smaller by `tenant_tokens` for each such tenant. This holds for each of the sums: the room of a candidate's tenant
+counts beside the requests that outlast the candidate too.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from operator import add
 
 from headgate.simulator.requests import SimRequest
 
@@ -73,12 +75,16 @@ class KvPeak:
         later = uses[at:]
         most_later = max(later) if later else 0
         constant = prompt + 1 - step
-        limit = self.pool_tokens - constant
+        limit, takes_room = self.pool_tokens - constant, False
         if self._tenant_tokens:
-            limit -= self._tenant_tokens * (len(self._requests_of) + (request.tenant not in self._requests_of))
+            takes_room = request.tenant not in self._requests_of
+            limit -= self._tenant_tokens * (len(self._requests_of) + takes_room)
         if own >= limit or most_later >= limit:
             outlasts = -ends[at - 1] - end if at and own >= limit else 0
             return max(most_later - limit, outlasts, 0)
+        # The uses before the ends of those that outlast it: they have no part of it, but its tenant's room.
+        if takes_room and at and max(map(add, uses[:at], ends)) >= limit + constant:
+            return int(self.next_end) - step
         uses[at:] = [use + constant - minus_end for use, minus_end in zip(later, ends[at:], strict=False)]  # faster
         uses.insert(at, own + constant + end)
         ends.insert(at, -end)

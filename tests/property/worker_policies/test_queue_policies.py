@@ -209,7 +209,7 @@ def test_the_lemma_fails_somewhere_with_the_pool_size_as_m() -> None:
 
 @given(st.integers(2, 300), st.integers(20, 400))
 def test_the_adversary_nearly_reaches_the_bound(requests: int, tokens: int) -> None:
-    pool_tokens = requests * tokens + 1
+    pool_tokens = requests * tokens + 1 + PROFILE.tenant_tokens
     profile = PROFILE.model_copy(update={"pool_tokens": pool_tokens, "minibatch_tokens_max": pool_tokens})
     workload = adversary(profile, requests)
     outputs = sum(arrival.output_tokens for arrival in workload if not arrival.arrival_s)
