@@ -251,7 +251,9 @@ def _overdue(
     `models`: those that wait and fit."""
     swap_s = max(worker.swap_to_s(model) for worker in workers for model in absent if worker.fits(model))
     bound_s = ceil(len(models) / len(workers)) * (residency_s(swap_s, True) + drain_s + swap_s)
-    back_s = min(_return_s(worker, workers) if worker.running or worker.loaded in models else 0.0 for worker in workers)
+    back_s = min(
+        _soonest_return_s(worker, workers) if worker.running or worker.loaded in models else 0.0 for worker in workers
+    )
     if back_s > swap_s:
         bound_s += residency_s(back_s, True) + back_s
     loaded_in_s = _turns_s(len(absent), workers, now, swap_s, expected_drain_s + swap_s)
@@ -261,9 +263,9 @@ def _overdue(
     return overdue
 
 
-def _return_s(worker: FleetWorker, workers: Sequence[FleetWorker]) -> float:
-    """Return the time to load the worker's model again: as on other workers, or what its last swap took with the drain,
-    or the longest swap to another model."""
+def _soonest_return_s(worker: FleetWorker, workers: Sequence[FleetWorker]) -> float:
+    """Return the least time to load the worker's model again: on any other worker, or if there is none, what its last
+    swap took with the drain, or the longest swap to another model. A plan counts workers of one kind (plan.py)."""
     others = [each.swap_to_s(worker.loaded) for each in workers if each.loaded != worker.loaded]
     fitting = [seconds for seconds in others if seconds < inf]
     own = [seconds for model, seconds in worker.swap_s.items() if model != worker.loaded and seconds < inf]
