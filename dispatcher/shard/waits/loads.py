@@ -39,7 +39,7 @@ def until_loaded(state: State, model: str) -> LoadTurn:
 
 def _find_turn(state: State, model: str) -> LoadTurn:
     record = state.waits
-    loading = [(_loaded_in_s(state, worker), worker.name) for worker in state.tenures.loading(model)]
+    loading = [(_load_quantiles(state, worker), worker.name) for worker in state.tenures.loading(model)]
     if loading:
         rest, name = min(loading, key=lambda each: (each[0].p50, each[1]))
         return _turn(state, model, Phase.ORDERED, rest, state.workers[name])
@@ -65,7 +65,7 @@ def _turn(state: State, model: str, phase: Phase, in_s: Quantiles, worker: Worke
     return LoadTurn(phase, in_s, slots, full_per_s / slots)
 
 
-def _loaded_in_s(state: State, worker: Worker) -> Quantiles:
+def _load_quantiles(state: State, worker: Worker) -> Quantiles:
     """Return the seconds until a worker has loaded the model that it is ordered to load."""
     swap_s, load = worker.swap_s.get(worker.load, 0.0), state.waits.loads.get(worker.name)
     if load is not None and load.empty_at is not None:
@@ -97,7 +97,7 @@ def _turn_in_s(state: State, worker: Worker, model: str) -> float:
     if not isfinite(swap_s) or not (worker.load or worker.config.state == "serving"):
         return inf
     if worker.load:
-        return _loaded_in_s(state, worker).p50 + rest_s(worker.swap_s.get(worker.load, 0.0), swap_s) + swap_s
+        return _load_quantiles(state, worker).p50 + rest_s(worker.swap_s.get(worker.load, 0.0), swap_s) + swap_s
     return max(DECIDED_S, _rest_left_s(state, worker, swap_s)) + _drain_s(state, worker) + swap_s
 
 

@@ -77,7 +77,7 @@ _PROFILE = "_profile"
 """So end the names of the logs of runs that were charged by the profiled cost."""
 
 
-def _measured_file(traces: Path, workload: str, policy: str, ending: str = "") -> Path | None:
+def _find_log(traces: Path, workload: str, policy: str, ending: str = "") -> Path | None:
     name = _FILES.get(policy, policy.replace(":", ""))
     path = traces / "vtc" / "measured" / f"{workload}.{name}{ending}.csv"
     return path if path.exists() else None
@@ -85,7 +85,7 @@ def _measured_file(traces: Path, workload: str, policy: str, ending: str = "") -
 
 def workload_of(traces: Path, workload: str, policy: str) -> Workload:
     """Return the requests of the authors' run if its log is there, because runs differ in length; else the workload."""
-    path = _measured_file(traces, workload, policy) or traces / "vtc" / f"{workload}.csv"
+    path = _find_log(traces, workload, policy) or traces / "vtc" / f"{workload}.csv"
     return open_workload([str(path)])
 
 
@@ -108,7 +108,7 @@ def measured_run(
 ) -> Run | None:
     """Return the authors' run, measured as our runs are; None if its log is not there. `is_profiled`: the run that was
     charged by the profiled cost."""
-    path = _measured_file(traces, workload, policy, _PROFILE if is_profiled else "")
+    path = _find_log(traces, workload, policy, _PROFILE if is_profiled else "")
     if path is None:
         return None
     collector = Collector(service, HORIZON_S, timeline=timeline)
