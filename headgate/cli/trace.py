@@ -56,7 +56,10 @@ def trace(
     if spans:
         if data is not None or pool or worker or once:
             raise ConfigurationError("files of spans need no --data, --pool, --worker or --once")
-        writer.write(sorted(call for path in spans for call in read_calls(path)))
+        files = [read_calls(path) for path in spans]
+        writer.write(sorted(call for file in files for call in file.calls))
+        if left_out := sum(file.left_out for file in files):
+            sys.stderr.write(f"note: {left_out} of the calls failed or have impossible figures, and are left out.\n")
         return
 
     async def run(store: Store, config: Config) -> None:

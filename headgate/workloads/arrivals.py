@@ -25,6 +25,21 @@ PREFIX_BLOCK_TOKENS = 512
 """Tokens of a prompt for which a trace has one hash."""
 
 
+def problem_of_name(name: str) -> str | None:
+    """Return what is wrong with a tenant's name, as the end of a sentence; None if nothing is.
+
+    A line end or an escape sequence would change what a terminal shows of all tenants.
+    """
+    if not name.strip():
+        return "is empty"
+    if len(name) > TENANT_CHARS_MAX:
+        return f"begins a name of {len(name)} characters: at most {TENANT_CHARS_MAX} are allowed"
+    if not name.isprintable():
+        hidden = next(char for char in name if not char.isprintable())
+        return f"has the character {hidden!a}: write a name of visible characters"
+    return None
+
+
 @dataclass(slots=True, unsafe_hash=True)
 class Arrival:
     """One request of a workload. Nothing changes it; it is not frozen, because that makes a million of them slow.

@@ -10,6 +10,7 @@ Every error is a TraceError.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import BaseModel, FiniteFloat, NonNegativeFloat, NonNegativeInt, ValidationError
 
@@ -17,6 +18,13 @@ from dispatcher.monitor.recording import RecordedCall
 from headgate.workloads.arrivals import TraceError
 
 _TENANT = "all"
+
+
+class ReadCalls(NamedTuple):
+    """The calls of a file in order of time, and how many others of it failed or have impossible figures."""
+
+    calls: list[RecordedCall]
+    left_out: int
 
 
 class _BenchResult(BaseModel):
@@ -36,7 +44,7 @@ def is_bench_result(text: str) -> bool:
     return '"ttfts"' in text
 
 
-def read_bench_result(path: Path, text: str) -> list[RecordedCall]:
+def read_bench_result(path: Path, text: str) -> ReadCalls:
     """Return the calls in order of time. Raises TraceError, also if there is none."""
     try:
         results = _BenchResult.model_validate_json(text)
@@ -58,4 +66,4 @@ def read_bench_result(path: Path, text: str) -> list[RecordedCall]:
     ]
     if not calls:
         raise TraceError(f"{path}: no request has tokens and ended without an error")
-    return sorted(calls)
+    return ReadCalls(sorted(calls), len(results.ttfts) - len(calls))

@@ -32,7 +32,7 @@ from pathlib import Path
 from headgate.workloads.arrivals import TOKENS_MAX, TraceError
 
 NS_PER_S = 1_000_000_000
-_MOMENT_MAX_NS = 10**20
+MOMENT_MAX_S = 10**11
 """The year 5138, counted from 1970."""
 _UNITS_NS = {"s": NS_PER_S, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _TIMES: dict[str, tuple[str, ...]] = {
@@ -100,15 +100,20 @@ class NamedRow:
             return self._iso_ns(form, text)
         if not number.is_finite() or "_" in text:
             raise self.wrong(form, "is no number: write seconds, or leave out the row")
-        if abs(number) * unit_ns > _MOMENT_MAX_NS:
-            raise self.wrong(form, "is no time in this unit: end the column's name in its unit, _ms, _us or _ns")
+        if abs(number) * unit_ns > MOMENT_MAX_S * NS_PER_S:
+            column = self._header[self._columns[form][0]]
+            raise self.wrong(
+                form,
+                "is no time in this unit: end the column's name in its unit, _ms, _us or _ns, or give it with "
+                f"--columns {form}={column}:ms",
+            )
         return round(number * unit_ns)
 
     def _iso_ns(self, form: str, text: str) -> int:
         try:
             when = datetime.fromisoformat(text)
         except ValueError:
-            what = "is empty: write it" if not text else "is no time: write seconds"
+            what = "is empty: write it" if not text else "is no time: write seconds or an ISO 8601 time"
             raise self.wrong(form, f"{what}, or leave out the row") from None
         since = (when if when.tzinfo else when.replace(tzinfo=UTC)) - _EPOCH
         return since // timedelta(microseconds=1) * 1_000

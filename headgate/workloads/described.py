@@ -20,7 +20,7 @@ from random import Random
 
 from dispatcher.settings.strict import Loc
 from dispatcher.settings.yaml_file import Document, read_document
-from headgate.workloads.arrivals import TENANT_CHARS_MAX, Arrival, TraceError, WorkloadError
+from headgate.workloads.arrivals import Arrival, TraceError, WorkloadError, problem_of_name
 from headgate.workloads.described_fields import (
     ArrivalProcess,
     EmpiricalLength,
@@ -237,8 +237,8 @@ class _PlanReader:
 
     def _tenant(self, name: str, tenant: TenantFields) -> TenantPlan:
         loc: Loc = ("tenants", name)
-        if not name.strip() or len(name) > TENANT_CHARS_MAX:
-            raise self._document.wrong(loc, f"a tenant's name has 1 to {TENANT_CHARS_MAX} characters")
+        if (problem := problem_of_name(name)) is not None:
+            raise self._document.wrong(loc, f"the tenant's name {problem}")
         return TenantPlan(
             name=name,
             processes=tuple(

@@ -27,8 +27,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headgate.workloads.arrivals import PREFIX_BLOCK_TOKENS, TENANT_CHARS_MAX, TOKENS_MAX, Arrival, TraceError
-from headgate.workloads.columns import NS_PER_S, given_name, unit_ns
+from headgate.workloads.arrivals import PREFIX_BLOCK_TOKENS, TOKENS_MAX, Arrival, TraceError, problem_of_name
+from headgate.workloads.columns import MOMENT_MAX_S, NS_PER_S, given_name, unit_ns
 
 TENANTS = 4
 _HASH_MAX = 2**64
@@ -108,10 +108,11 @@ class PrefixRow:
                 raise self.missing("arrival", name)
             unit = {1: "seconds", 1000: "milliseconds"}.get(per_s, "units of time")
             raise self.wrong(name, f"is not a time of zero or more {unit}")
-        try:
-            return value / per_s
-        except OverflowError:
-            raise self.wrong(name, "is too large") from None
+        if value > MOMENT_MAX_S * per_s:
+            raise self.wrong(
+                name, f"is no time in this unit: give the unit with --columns arrival={name}:s, :ms, :us or :ns"
+            )
+        return value / per_s
 
     def _tokens(self, form: str) -> int:
         name = self._name(form)
@@ -135,8 +136,8 @@ class PrefixRow:
         if len(value) != blocks:
             raise self.wrong(
                 "hash_ids",
-                f"has {len(value)} numbers for {input_tokens} input tokens, which are {blocks} blocks of "
-                f"{block_tokens}",
+                f"has {len(value)} numbers for {input_tokens} input tokens, and needs {blocks}, one for each "
+                f"{block_tokens} tokens: leave the field out if the trace has blocks of another size",
             )
         return tuple(value) if block_tokens == PREFIX_BLOCK_TOKENS else self._join_blocks(value)
 
@@ -155,8 +156,10 @@ class PrefixRow:
         value = self._fields.get(name)
         if value is None:
             return None
-        if not isinstance(value, str) or not value.strip() or len(value) > TENANT_CHARS_MAX or not value.isprintable():
-            raise self.wrong(name, f"is not a name of 1 to {TENANT_CHARS_MAX} visible characters")
+        if not isinstance(value, str):
+            raise self.wrong(name, "is no text")
+        if (problem := problem_of_name(value)) is not None:
+            raise self.wrong(name, problem)
         return value.strip()
 
     def _tenant_of(self, hash_ids: tuple[int, ...]) -> str:

@@ -8,12 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dispatcher.policies.tiers import TENANT_TIERS
-from headgate.workloads.arrivals import TENANT_CHARS_MAX, TOKENS_MAX, Arrival, TraceError
-from headgate.workloads.columns import NS_PER_S, NamedRow, whole_tokens
+from headgate.workloads.arrivals import TOKENS_MAX, Arrival, TraceError, problem_of_name
+from headgate.workloads.columns import MOMENT_MAX_S, NS_PER_S, NamedRow, whole_tokens
 
 OWN_COLUMNS = ("arrival_s", "tenant", "input_tokens", "output_tokens")
-_MOMENT_MAX_S = 1e11
-"""The year 5138, counted from 1970."""
 
 
 class OwnRow:
@@ -71,8 +69,8 @@ class OwnRow:
     def tenant(self) -> str:
         """Return the tenant. All rows of a tenant have the same string in memory."""
         name = self.text("tenant")
-        if len(name) > TENANT_CHARS_MAX:
-            raise self.wrong("tenant", f"is the start of a name of more than {TENANT_CHARS_MAX} characters")
+        if name not in self._tenants and (problem := problem_of_name(name)) is not None:
+            raise self.wrong("tenant", problem)
         return self._tenants.setdefault(name, name)
 
     def system_tokens(self, input_tokens: int) -> int:
@@ -90,7 +88,7 @@ class OwnRow:
     def moment_s(self) -> float:
         """Return the arrival, or the Unix time that stands for it."""
         moment_s = self.number("arrival_s")
-        if moment_s > _MOMENT_MAX_S:
+        if moment_s > MOMENT_MAX_S:
             raise self.wrong("arrival_s", "is no time in seconds: name the column arrival_ms, arrival_us or arrival_ns")
         return moment_s
 
@@ -159,6 +157,6 @@ class OtherRow(NamedRow):
         name = self.text("tenant")
         if not name:
             raise self.wrong("tenant", "is empty: every row has a tenant, or the file has no such column")
-        if len(name) > TENANT_CHARS_MAX:
-            raise self.wrong("tenant", f"is the start of a name of more than {TENANT_CHARS_MAX} characters")
+        if (problem := problem_of_name(name)) is not None:
+            raise self.wrong("tenant", problem)
         return sys.intern(name)

@@ -1,16 +1,20 @@
 """OpenTelemetry's spans as calls: files of OTLP in JSON, as a collector's file exporter writes them.
 
-A file is one object with `resourceSpans`, or has one on each line. Two kinds of spans are calls:
+A file is one object with `resourceSpans`, or has one on each line; lines with logs and metrics, which an exporter may
+write to the same file, are skipped. Two kinds of spans are calls:
 
 - a span with the tokens of OpenTelemetry's conventions for generative AI (`gen_ai.usage.input_tokens` and
-  `output_tokens`, or the older `prompt_tokens` and `completion_tokens`), as vLLM and instrumented SDKs write them, or
-  with those of OpenInference (`llm.token_count.prompt` and `completion`). A span with another one below it repeats its
+  `output_tokens`, or the older `prompt_tokens` and `completion_tokens`), as vLLM and instrumented SDKs write them,
+  with those of OpenInference (`llm.token_count.prompt` and `completion`), or with `input_tokens` and `output_tokens`,
+  as Claude Code's (claude-code issue 50776). A span with another one below it repeats its
   tokens, as an agent's does, or a client's above the server's, and is no call;
 - headgate's own (docs/watching.md): `waited` begins a call, `queued` ends with its first token, and the `dispatched`
   that finished has its tokens and its end. In a trace with such a call no other span is one: a client and an engine
   see the same call.
 
-All other spans are skipped. Every error is a TraceError that names file and line, and says what to do.
+All other spans are skipped. A span that comes twice, because an exporter sent it again (opentelemetry-collector issue
+11056), counts once. A call with tokens that no trace may have, or without a beginning before its end, is left out and
+counted. Every error is a TraceError that names file and line, and says what to do.
 """
 
 from __future__ import annotations
@@ -18,17 +22,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from dispatcher.monitor.recording import RecordedCall
-from headgate.workloads.arrivals import TraceError
-from headgate.workloads.bench_results import is_bench_result, read_bench_result
-from headgate.workloads.columns import NS_PER_S
+from headgate.workloads.arrivals import TENANT_CHARS_MAX, TraceError
+from headgate.workloads.bench_results import ReadCalls, is_bench_result, read_bench_result
+from headgate.workloads.columns import NS_PER_S, whole_tokens
 from headgate.workloads.traces import unreadable
 
-_INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")
-_OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")
+_INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt", "input_tokens")
+_OUTPUT = (
+    "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion", "output_tokens",
+)  # fmt: skip
 _FIRST_TOKEN = (
     "gen_ai.latency.time_to_first_token", "gen_ai.server.time_to_first_token", "gen_ai.response.time_to_first_chunk",
 )  # fmt: skip
@@ -76,37 +83,54 @@ class _ResourceSpans(BaseModel):
 
 
 class _Document(BaseModel):
-    resources: list[_ResourceSpans] = Field(alias="resourceSpans")
+    """An object of OTLP. One exporter may write spans, logs and metrics to the same file."""
+
+    resources: list[_ResourceSpans] = Field([], alias="resourceSpans")
+    logs: list[object] = Field([], alias="resourceLogs")
+    metrics: list[object] = Field([], alias="resourceMetrics")
+
+    @model_validator(mode="after")
+    def _check_signal(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError("no resourceSpans")
+        return self
 
 
 Attributes = Mapping[str, str | float | None]
 
 
-def read_calls(path: Path) -> list[RecordedCall]:
+def read_calls(path: Path) -> ReadCalls:
     """Return the calls of a file of spans, or of the results of vLLM's benchmark, in order of time. Raises TraceError,
     also if there is none."""
     text = _text(path)
     return read_bench_result(path, text) if is_bench_result(text) else _read_spans(path, text)
 
 
-def _read_spans(path: Path, text: str) -> list[RecordedCall]:
-    counted, own, parents = [], _OwnSpans({}), _Parents({})
-    for span, attributes in _spans(path, text):
+def _read_spans(path: Path, text: str) -> ReadCalls:
+    own, parents, left_out = _OwnSpans({}), _Parents({}), 0
+    counted: dict[tuple[str, str], tuple[_Span, RecordedCall]] = {}
+    for number, (span, attributes) in enumerate(_spans(path, text)):
         parents.take(span)
-        if (call := _call_of(span, attributes)) is not None:
-            counted.append((span, call))
-        elif "headgate.invocation" in attributes:
+        if "headgate.invocation" in attributes:
             own.take(span, attributes)
+        elif _first(attributes, _INPUT) is None or _first(attributes, _OUTPUT) is None:
+            continue
+        elif (call := _call_of(span, attributes)) is None:
+            left_out += 1
+        else:
+            counted[span.trace, span.id or f"without-id-{number}"] = span, call
     of_own = dict(own.calls())
     own_traces = {trace for trace, _ in of_own} - {""}
-    above = parents.above(span for span, _ in counted)
-    calls = [call for span, call in counted if span.trace not in own_traces and (span.trace, span.id) not in above]
+    above = parents.above(span for span, _ in counted.values())
+    calls = [call for key, (_, call) in counted.items() if key[0] not in own_traces and key not in above]
     calls = sorted([*calls, *of_own.values()])
     if not calls:
+        unusable = f" ({left_out} have tokens or times that a trace cannot have)" if left_out else ""
         raise TraceError(
-            f"{path}: no span with {_INPUT[0]} and {_OUTPUT[0]}, and none of headgate's: record the server's own traces"
+            f"{path}: no span with {_INPUT[0]} and {_OUTPUT[0]}{unusable}, and none of headgate's: record the server's "
+            "own traces"
         )
-    return calls
+    return ReadCalls(calls, left_out)
 
 
 def _spans(path: Path, text: str) -> Iterator[tuple[_Span, Attributes]]:
@@ -128,7 +152,8 @@ def _text(path: Path) -> str:
 
 def _documents(path: Path, text: str) -> Iterator[_Document]:
     """Yield the document of each line, or of the whole file if its first line is none."""
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    # str.splitlines() would also split at U+2028, which a prompt in an attribute may have.
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     try:
         yield _Document.model_validate_json(text)
         return
@@ -155,28 +180,36 @@ def _read_attributes(attributes: list[_Attribute]) -> dict[str, str | float | No
 
 
 def _call_of(span: _Span, attributes: Attributes) -> RecordedCall | None:
-    """Return the call of a span with both numbers of tokens; None of another span."""
+    """Return the call of a span with both numbers of tokens; None if its tokens or times are those of no call."""
     tokens = _tokens(attributes, _INPUT), _tokens(attributes, _OUTPUT)
-    if tokens[0] is None or tokens[1] is None or span.end_ns < span.start_ns:
+    if tokens[0] is None or tokens[1] is None or not 0 < span.start_ns <= span.end_ns:
         return None
-    first_token_s = _first(attributes, _FIRST_TOKEN)
+    first_token_s, latency_s = _first(attributes, _FIRST_TOKEN), (span.end_ns - span.start_ns) / NS_PER_S
+    is_known = isinstance(first_token_s, int | float) and 0 <= first_token_s <= latency_s
     return RecordedCall(
         span.start_ns / NS_PER_S,
-        str(_first(attributes, _TENANT) or "all"),
-        *("", str(_first(attributes, _MODEL) or ""), "", ""),
+        _name(attributes, _TENANT) or "all",
+        *("", _name(attributes, _MODEL), "", ""),
         *(tokens[0], tokens[1]),
-        float(first_token_s) if isinstance(first_token_s, int | float) else None,
-        (span.end_ns - span.start_ns) / NS_PER_S,
+        float(first_token_s) if is_known and first_token_s is not None else None,
+        latency_s,
     )
 
 
 def _tokens(attributes: Attributes, names: tuple[str, ...]) -> int | None:
+    """Return the tokens, which some SDKs write as text; None if no trace may have them."""
     found = _first(attributes, names)
-    return int(found) if isinstance(found, int | float) and found >= 0 else None
+    return whole_tokens(str(found)) if found is not None else None
+
+
+def _name(attributes: Attributes, names: tuple[str, ...]) -> str:
+    """Return the first name that a trace may have, with a space for each character that is not visible."""
+    text = str(_first(attributes, names) or "")
+    return "".join(char if char.isprintable() else " " for char in text)[:TENANT_CHARS_MAX].strip()
 
 
 def _first(attributes: Attributes, names: tuple[str, ...]) -> str | float | None:
-    return next((attributes[name] for name in names if attributes.get(name) is not None), None)
+    return next((attributes[name] for name in names if attributes.get(name) not in {None, ""}), None)
 
 
 @dataclass(slots=True)
@@ -186,7 +219,7 @@ class _Parents:
     of: dict[tuple[str, str], str]
 
     def take(self, span: _Span) -> None:
-        if span.id and span.parent:
+        if span.id and span.parent not in {"", span.id}:
             self.of[span.trace, span.id] = span.parent
 
     def above(self, spans: Iterable[_Span]) -> set[tuple[str, str]]:

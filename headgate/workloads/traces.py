@@ -38,6 +38,8 @@ EPOCH_MIN_S = 1e8
 """An arrival of at least this is a Unix time: no trace is three years long."""
 LINE_BYTES_MAX = 65_536
 """Without it, a file without line ends would be read into memory whole."""
+HASHED_LINE_BYTES_MAX = 16_000_000
+"""A prompt of TOKENS_MAX tokens has 625,000 hashes of Qwen's blocks, of up to 20 digits."""
 
 
 class Rows:
@@ -85,13 +87,13 @@ def numbered_rows(path: Path, file: BinaryIO) -> Iterator[tuple[int, list[str]]]
         raise TraceError(f"{path}, line {reader.line_num}: not CSV ({error})") from None
 
 
-def _lines(path: Path, file: BinaryIO) -> Iterator[str]:
+def _lines(path: Path, file: BinaryIO, bytes_max: int = LINE_BYTES_MAX) -> Iterator[str]:
     """Yield lines as text, without the byte order mark that spreadsheets write."""
     number = 0
-    while line := file.readline(LINE_BYTES_MAX + 1):
+    while line := file.readline(bytes_max + 1):
         number += 1
-        if len(line) > LINE_BYTES_MAX:
-            raise TraceError(f"{path}, line {number}: longer than {LINE_BYTES_MAX} bytes")
+        if len(line) > bytes_max:
+            raise TraceError(f"{path}, line {number}: longer than {bytes_max} bytes")
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError:
@@ -197,7 +199,7 @@ def _open_rows(
     path: Path, file: BinaryIO, tenant: str | None, columns: Mapping[str, str], first_ns: int | None = None
 ) -> Rows | PrefixRows:
     if path.suffix.lower() == ".jsonl":
-        return PrefixRows(path, _lines(path, file), tenant, columns, first_ns or 0)
+        return PrefixRows(path, _lines(path, file, HASHED_LINE_BYTES_MAX), tenant, columns, first_ns or 0)
     return Rows(path, file, tenant, columns, first_ns)
 
 

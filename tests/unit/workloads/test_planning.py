@@ -184,7 +184,7 @@ def changed(old: str, new: str) -> str:
         ("duration_s: 60\ntenants:\n", ", line 2, column 1, key 'tenants': should be a mapping"),
         ("duration_s: 60\ntenants: {a: }\n", ", line 2, column 11, key 'tenants.a': should be a mapping of arrivals"),
         (changed("  a:", f"  {'x' * 201}:"), ", line 3, column 3, key 'tenants.xxx"),
-        (changed("  a:", "  '':"), ", line 3, column 3, key 'tenants.': a tenant's name has 1 to 200 characters"),
+        (changed("  a:", "  '':"), ", line 3, column 3, key 'tenants.': the tenant's name is empty"),
         (
             TENANT + "    wieght: 2\n",
             ", line 7, column 5, key 'tenants.a.wieght': is not known here (did you mean 'weight'?)",

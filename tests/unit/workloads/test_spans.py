@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,7 +69,7 @@ def test_spans_of_generative_ai(tmp_path: Path, *, is_in_lines: bool) -> None:
     traced.span("database", 1.0, 2.0, **{"db.system": "sqlite"})
     path = tmp_path / "spans.json"
     path.write_text("\n".join(traced.lines()) + "\n" if is_in_lines else traced.document())
-    assert read_calls(path) == [
+    assert read_calls(path).calls == [
         RecordedCall(1_700_000_000.0, "ann", "", "n", "", "", 5, 0, None, 2.0),
         RecordedCall(1_700_000_001.5, "shop", "", "m", "", "", 12, 3, 0.25, 1.5),
     ]
@@ -85,7 +87,7 @@ def test_an_agents_sum_is_no_call_of_its_own(tmp_path: Path) -> None:
     traced.span("chat", 5.0, 6.0, **{**tokens, "llm.model_name": "other"})
     path = tmp_path / "spans.json"
     path.write_text(traced.document())
-    assert [(call.begun_at, call.model, call.input_tokens) for call in read_calls(path)] == [
+    assert [(call.begun_at, call.model, call.input_tokens) for call in read_calls(path).calls] == [
         (2.0, "", 300), (5.0, "other", 300)
     ]  # fmt: skip
 
@@ -102,7 +104,7 @@ def test_a_call_that_client_gate_and_engine_saw_is_one(tmp_path: Path) -> None:
     traced.span("llm_request", 14.0, 15.0, **VLLM)  # past the gate
     path = tmp_path / "spans.json"
     path.write_text(traced.document())
-    assert [(call.begun_at, call.tenant) for call in read_calls(path)] == [(10.0, "a"), (14.0, "shop")]
+    assert [(call.begun_at, call.tenant) for call in read_calls(path).calls] == [(10.0, "a"), (14.0, "shop")]
 
 
 def test_headgates_own_spans_are_one_call(tmp_path: Path) -> None:
@@ -119,7 +121,7 @@ def test_headgates_own_spans_are_one_call(tmp_path: Path) -> None:
     traced.span("waited", 11.0, 12.0, **{**own, "headgate.invocation": "p-2"})  # without an end
     path = tmp_path / "spans.json"
     path.write_text(traced.document())
-    (call,) = read_calls(path)
+    (call,) = read_calls(path).calls
     assert call[:8] == (10.1, "a", "", "m", "premium", "", 8, 4)
     assert call[8:] == pytest.approx((5.4, 8.9))
 
@@ -152,3 +154,113 @@ def test_a_span_with_a_negative_number_of_tokens_is_no_call(tmp_path: Path) -> N
     path.write_text(traced.document())
     with pytest.raises(TraceError, match="no span with"):
         read_calls(path)
+
+
+def test_a_span_that_was_sent_twice_is_one_call(tmp_path: Path) -> None:
+    """Exporters repeat what was not acknowledged (opentelemetry-collector issue 11056)."""
+    traced = Traced()
+    traced.span("llm_request", 1.0, 2.0, **VLLM)
+    traced.apart()
+    traced.span("llm_request", 1.0, 2.0, **VLLM)
+    path = tmp_path / "spans.json"
+    path.write_text("\n".join([*traced.lines(), *traced.lines()]))
+    assert [call.begun_at for call in read_calls(path).calls] == [1.0, 1.0]
+    path.write_text(traced.document().replace('"spanId"', '"unknown"'))
+    assert [call.begun_at for call in read_calls(path).calls] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"gen_ai.usage.prompt_tokens": 10_000_001},
+        {"gen_ai.usage.prompt_tokens": "many"},
+        {"gen_ai.usage.completion_tokens": 2.5},
+        {"gen_ai.usage.completion_tokens": float("nan")},
+    ],
+)
+def test_what_no_trace_may_have_is_left_out_and_counted(tmp_path: Path, wrong: dict[str, object]) -> None:
+    traced = Traced()
+    traced.span("llm_request", 1.0, 2.0, **VLLM)
+    traced.apart()
+    traced.span("llm_request", 3.0, 4.0, **{**VLLM, **wrong})
+    traced.apart()
+    traced.span("llm_request", 6.0, 5.0, **VLLM)
+    traced.apart()
+    traced.span("database", 6.0, 7.0)
+    path = tmp_path / "spans.json"
+    path.write_text(traced.document())
+    read = read_calls(path)
+    assert [call.begun_at for call in read.calls] == [1.0]
+    assert read.left_out == 2
+
+
+def test_a_span_without_a_beginning_is_left_out(tmp_path: Path) -> None:
+    traced = Traced()
+    traced.span("llm_request", 1.0, 2.0, **VLLM)
+    traced.apart()
+    traced.span("llm_request", 3.0, 4.0, **VLLM)
+    path = tmp_path / "spans.json"
+    path.write_text(traced.document().replace('"startTimeUnixNano": "3000000000"', '"startTimeUnixNano": "0"'))
+    assert [call.begun_at for call in read_calls(path).calls] == [1.0]
+    assert read_calls(path).left_out == 1
+
+
+@pytest.mark.parametrize(("ttft_s", "is_known"), [(0.0, True), (1.0, True), (1.5, False), (-0.5, False)])
+def test_a_first_token_outside_of_its_call_is_not_known(tmp_path: Path, ttft_s: float, *, is_known: bool) -> None:
+    """`--fit` refuses a whole log for one such row."""
+    traced = Traced()
+    traced.span("llm_request", 1.0, 2.0, **{**VLLM, "gen_ai.latency.time_to_first_token": ttft_s})
+    path = tmp_path / "spans.json"
+    path.write_text(traced.document())
+    (call,) = read_calls(path).calls
+    assert call.first_token_s == (ttft_s if is_known else None)
+
+
+def test_tokens_may_be_texts_and_have_the_names_of_claude_code(tmp_path: Path) -> None:
+    traced = Traced()
+    traced.span("claude_code.llm_request", 1.0, 2.0, input_tokens="12", output_tokens=3)
+    path = tmp_path / "spans.json"
+    path.write_text(traced.document())
+    (call,) = read_calls(path).calls
+    assert (call.input_tokens, call.output_tokens) == (12, 3)
+
+
+def test_logs_and_metrics_of_the_same_exporter_are_skipped(tmp_path: Path) -> None:
+    traced = Traced()
+    traced.span("llm_request", 1.0, 2.0, **VLLM)
+    path = tmp_path / "spans.json"
+    path.write_text("\n".join(['{"resourceLogs": [{}]}', '{"resourceMetrics": []}', *traced.lines()]))
+    assert len(read_calls(path).calls) == 1
+    path.write_text('{"resourceLogs": []}\n{"resourceProfiles": []}')
+    with pytest.raises(TraceError, match=r"line 2: not OTLP in JSON .*no resourceSpans"):
+        read_calls(path)
+
+
+def test_a_line_ends_only_at_a_line_feed(tmp_path: Path) -> None:
+    """Prompts in attributes have U+2028 and U+0085 (codex-lb issue 1010)."""
+    traced = Traced()
+    for prompt in ("a\u2028b", "a\x85b"):
+        traced.apart()
+        traced.span("llm_request", 1.0, 2.0, **{**VLLM, "gen_ai.prompt": prompt})
+    path = tmp_path / "spans.json"
+    lines = [json.dumps(json.loads(line), ensure_ascii=False) for line in traced.lines()]
+    path.write_text("\r\n".join(lines), encoding="utf-8")
+    assert len(read_calls(path).calls) == 2
+
+
+def test_a_tenant_is_a_name_that_a_trace_may_have(tmp_path: Path) -> None:
+    traced = Traced()
+    for start_s, name in enumerate(("", "a\nb\x1b[2J", "x" * 300), 1):
+        traced.apart()
+        traced.span("llm_request", start_s, 9.0, **{**VLLM, "tenant.id": name})
+    path = tmp_path / "spans.json"
+    path.write_text(traced.document())
+    assert [call.tenant for call in read_calls(path).calls] == ["shop", "a b [2J", "x" * 200]
+
+
+def test_a_span_that_is_its_own_parent_is_a_call(tmp_path: Path) -> None:
+    traced = Traced()
+    traced.span("llm_request", 1.0, 2.0, **VLLM)
+    path = tmp_path / "spans.json"
+    path.write_text(re.sub(r'"spanId": ("[^"]*")', r'"spanId": \1, "parentSpanId": \1', traced.document()))
+    assert len(read_calls(path).calls) == 1
