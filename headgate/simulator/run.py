@@ -106,7 +106,8 @@ class Run:
 
     `planner` to `moves`: only of a fleet. `loads`: swaps by the model that they load, of all workers, with the first
     load of a worker that began without a model; `swapping_s`: the seconds of all of them. `moves`: of the annealing of
-    all plans. `waits`: announced by the gate of planner `plan`. `swap_charges`: by tenant, in service units, beside the
+    all plans. `shares`: the part of each tenant in the service until the last request arrived; of the whole run, parts
+    would only show what was asked for. `waits`: announced by the gate of planner `plan`. `swap_charges`: by tenant, in service units, beside the
     service that is measured. `forecasts`: by tenant, what plans forecast, and what followed."""
 
     workload: str
@@ -136,6 +137,7 @@ class Run:
     classes: dict[str, Measures] = field(default_factory=dict)
     last_arrival_s: float = 0.0
     models: dict[str, Measures] = field(default_factory=dict)
+    shares: dict[str, float] = field(default_factory=dict)
     loads: dict[str, int] = field(default_factory=dict)
     swapping_s: float = 0.0
     moves: int = 0
@@ -150,16 +152,6 @@ class Run:
     @property
     def requests_per_s(self) -> float:
         return self.served / self.total_time_s if self.total_time_s else 0.0
-
-    @property
-    def shares(self) -> dict[str, float]:
-        """The part of each tenant in a fleet's service until the last request arrived. Over the whole run, parts only
-        show what was asked for; they stand here only if nothing was served until then."""
-        parts = {name: each.early_service for name, each in self.tenants.items()}
-        if not any(parts.values()):
-            parts = {name: each.service for name, each in self.tenants.items()}
-        total = sum(parts.values())
-        return {name: part / total if total else 0.0 for name, part in parts.items()}
 
 
 def forecast_text(run: Run) -> str:
@@ -204,6 +196,7 @@ def run_of(
 ) -> Run:
     """Make a Run of what a collector measured."""
     everything, total_s = collector.all(), collector.total_time_s
+    tenants = collector.tenants()
     return Run(
         workload=spec.workload.name,
         policy=spec.policy_label,
@@ -216,7 +209,7 @@ def run_of(
         throughput_tokens_per_s=collector.tokens / total_s if total_s else 0.0,
         difference=collector.difference(),
         all=everything,
-        tenants=collector.tenants(),
+        tenants=tenants,
         decisions=decisions,
         pool_tokens=spec.engines.pool_tokens if isinstance(spec.engines, EngineProfile) else 0,
         engine="; ".join(_engine_text(profile) for profile in _profiles_of(spec.engines)),
@@ -231,7 +224,17 @@ def run_of(
         planner=spec.planner,
         classes=collector.classes(),
         models=collector.models(),
+        shares=_shares_of(tenants),
     )
+
+
+def _shares_of(tenants: Mapping[str, Measures]) -> dict[str, float]:
+    """Return each tenant's part in the service until the last arrival, or in all of it if nothing was served before."""
+    parts = {name: each.early_service for name, each in tenants.items()}
+    if not any(parts.values()):
+        parts = {name: each.service for name, each in tenants.items()}
+    total = sum(parts.values())
+    return {name: part / total if total else 0.0 for name, part in parts.items()}
 
 
 def _profiles_of(engines: EngineProfile | FleetSpec) -> list[EngineProfile]:
@@ -255,7 +258,7 @@ _SPREAD_KEYS = ("served", "rejected", "total_time_s", "throughput_tokens_per_s",
 _FLEET_SPREAD_KEYS = ("total_time_s", "requests_per_s", "swaps", "swapping_s")
 _DIFFERENCE_KEYS = ("max", "avg", "var")
 _OF_FLEETS = (
-    "planner", "classes", "last_arrival_s", "models", "loads", "swapping_s", "moves", "swap_charges", "forecasts",
+    "planner", "classes", "last_arrival_s", "models", "shares", "loads", "swapping_s", "moves", "swap_charges", "forecasts",
 )  # fmt: skip
 """The measures that only a fleet has."""
 

@@ -10,6 +10,7 @@ over the run's time.
 from __future__ import annotations
 
 from array import array
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -182,8 +183,10 @@ class Collector:
         return {name: measures for name, measures in self._by(2).items() if name}
 
     def _by(self, part: int) -> dict[str, Measures]:
-        names = sorted({key[part] for key in self._sums})
-        return {name: _together(sums for key, sums in self._sums.items() if key[part] == name) for name in names}
+        parts: defaultdict[str, list[_Sums]] = defaultdict(list)
+        for key, sums in self._sums.items():
+            parts[key[part]].append(sums)
+        return {name: _together(parts[name]) for name in sorted(parts)}
 
 
 class FleetCollector(Collector):
