@@ -107,8 +107,9 @@ class Run:
     `planner` to `moves`: only of a fleet. `loads`: swaps by the model that they load, of all workers, with the first
     load of a worker that began without a model; `swapping_s`: the seconds of all of them. `moves`: of the annealing of
     all plans. `shares`: the part of each tenant in the service until the last request arrived; of the whole run, parts
-    would only show what was asked for. `waits`: announced by the gate of planner `plan`. `swap_charges`: by tenant, in service units, beside the
-    service that is measured. `forecasts`: by tenant, what plans forecast, and what followed."""
+    would only show what was asked for. `waits`: announced by the gate of planner `plan`. `swap_charges`: by tenant, in
+    service units, beside the service that is measured. `forecasts`: by tenant, what plans forecast, and what
+    followed."""
 
     workload: str
     policy: str
@@ -258,7 +259,8 @@ _SPREAD_KEYS = ("served", "rejected", "total_time_s", "throughput_tokens_per_s",
 _FLEET_SPREAD_KEYS = ("total_time_s", "requests_per_s", "swaps", "swapping_s")
 _DIFFERENCE_KEYS = ("max", "avg", "var")
 _OF_FLEETS = (
-    "planner", "classes", "last_arrival_s", "models", "shares", "loads", "swapping_s", "moves", "swap_charges", "forecasts",
+    "planner", "classes", "last_arrival_s", "models", "shares", "loads", "swapping_s", "moves", "swap_charges",
+    "forecasts",
 )  # fmt: skip
 """The measures that only a fleet has."""
 
