@@ -369,6 +369,8 @@ def tenant_weights(text: str, workload: Workload) -> dict[str, float]:
             raise ConfigurationError(
                 f"--weights: the workload has no tenant {name[:80]!r}; it has {_some(workload.tenants)}"
             )
+        if name in weights:
+            raise ConfigurationError(f"--weights: {name[:80]!r} has two weights: give one")
         weights[name] = _number(value, "--weights", positive=True)
     return weights
 

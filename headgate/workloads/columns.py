@@ -153,6 +153,8 @@ def parse_columns(text: str) -> dict[str, str]:
         if not equals or not name.strip() or form.strip() not in {**_TIMES, **_OTHERS}:
             kinds = ", ".join((*_TIMES, *_OTHERS))
             raise TraceError(f"--columns: expected KIND=NAME with a kind of {kinds}, not {part[:80]!r}")
+        if form.strip() in columns:
+            raise TraceError(f"--columns: {form.strip()} is named twice, in {text[:80]!r}: name it once")
         columns[form.strip()] = name.strip()
     return columns
 

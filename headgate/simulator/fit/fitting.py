@@ -36,6 +36,8 @@ _SPARE = 1.01
 """The pool beside the largest use in the log: the tokens of a running request are known only on average."""
 _MISFIT = 0.5
 """First tokens that are off by more than this part of the log's median get a note."""
+_STEP_S_MIN, _STEP_S_MAX = 0.0002, 5.0
+"""Small models on fast GPUs and large ones on CPUs are within. Milliseconds that are read as seconds are not."""
 _WAIT_STEPS = 5
 """A request that waits for so many decode steps beyond its prefill has waited for room and not for a step's end."""
 FRACTIONS = {"p50": 0.50, "p90": 0.90, "p99": 0.99}
@@ -169,6 +171,12 @@ def quantiles(seconds: Sequence[float]) -> dict[str, float]:
 
 def _notes(log: ServerLog, times: StepSeconds, history: BatchHistory, *, derived: bool) -> list[str]:
     notes = []
+    step_s = times.step_s(history.batch_max, history.kv_max)
+    if not _STEP_S_MIN <= step_s <= _STEP_S_MAX:
+        notes.append(
+            f"A decode step of {step_s * 1e3:,.4g} ms is that of no known server: check the units of the log's times, "
+            "and give them with --columns, as in ttft=NAME:ms."
+        )
     if history.batch_max == 1:
         notes.append("The log's requests run one at a time, so it does not tell how a larger batch slows a step.")
     elif times.decode_per_request_s == times.decode_per_kv_token_s == 0:

@@ -65,6 +65,19 @@ def test_a_server_of_another_kind_gets_a_note(
     assert ("first tokens are far from the log's" in capsys.readouterr().err) is is_disaggregated
 
 
+@pytest.mark.parametrize(("factor", "is_noted"), [(1, False), (1000, True), (0.001, True)])
+def test_times_in_another_unit_get_a_note(
+    log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], *, factor: float, is_noted: bool
+) -> None:
+    header, *rows = (row.split(",") for row in log.read_text().splitlines())
+    other = [[arrival, *(str(float(time) * factor) for time in times), *tokens]
+             for arrival, *times, tokens in ((row[0], row[1], row[2], row[3:]) for row in rows)]  # fmt: skip
+    path = tmp_path / "other.csv"
+    path.write_text("\n".join(",".join(row) for row in (header, *other)) + "\n")
+    assert headgate("simulate", "--fit", str(path)) == 0
+    assert ("check the units of the log's times" in capsys.readouterr().err) is is_noted
+
+
 def test_a_run_outside_of_what_was_fitted_warns(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written, trace = tmp_path / "mine.yaml", tmp_path / "some.csv"
     assert headgate("simulate", "--fit", str(log), "--profile", str(written)) == 0
@@ -99,6 +112,7 @@ def test_the_rules_of_a_named_engine_are_kept(log: Path, capsys: pytest.CaptureF
         (("--fit", "{log}", "--profile", "mine.txt"), "name a .yaml file"),
         (("--fit", "{log}", "--profile", "/nowhere/mine.yaml"), "there is no folder /nowhere"),
         (("--fit", "{log}", "--columns", "speed=x"), "expected KIND=NAME"),
+        (("--fit", "{log}", "--columns", "end=x, end=y"), "end is named twice"),
         (("--fit", "{log}", "--engine", "steam"), "unknown engine"),
         (("--fit", "absent.csv"), "absent.csv"),
         (("{log}", "--profile", "mine.yaml"), "needs --fit"),
