@@ -78,6 +78,18 @@ def test_timing_only_where_it_was_asked_for(trace: Path, capsys: pytest.CaptureF
     assert min(timing.values()) > 0
 
 
+def test_the_page_shows_what_the_command_prints(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    monkeypatch.chdir(ROOT)
+    page = (ROOT / "docs" / "simulator.md").read_text()
+    command, *shown = page.split("```\n$ headgate simulate ")[1].split("```")[0].splitlines()
+    assert headgate("simulate", *command.split()) == 0
+    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in printed if line] == [line for line in shown if line]
+
+
 def test_tables_for_people(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert headgate("simulate", str(trace), "--policy", "fcfs,vtc", "--seeds", "2", "--jitter", "0.05") == 0
     printed = capsys.readouterr().out
