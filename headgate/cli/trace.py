@@ -59,7 +59,7 @@ def trace(
         files = [read_calls(path) for path in spans]
         writer.write(sorted(call for file in files for call in file.calls))
         if left_out := sum(file.left_out for file in files):
-            sys.stderr.write(f"note: {left_out} of the calls failed or have impossible figures, and are left out.\n")
+            sys.stderr.write(f"note: Calls that failed or have impossible figures are left out: {left_out}.\n")
         return
 
     async def run(store: Store, config: Config) -> None:

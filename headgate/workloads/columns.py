@@ -3,9 +3,10 @@
 The header names the columns, in any order. Upper and lower case are the same, and a space is an underscore. A first
 token and an end are either a moment, on the clock of the arrivals, or a duration since the arrival:
 
-    arrival        arrival, arrival_time, arrived_at, launch_time, start, start_time, submitted, timestamp, ts
-    first token    moment: first_token, first_token_time      duration: ttft, time_to_first_token
-    end            moment: end, end_time, finish, finish_time, finished
+    arrival        arrival, arrival_time, arrived_at, launch_time, start, start_time, starttime, submitted, timestamp, ts
+    first token    moment: first_token, first_token_time, completionstarttime
+                   duration: ttft, time_to_first_token
+    end            moment: end, end_time, endtime, finish, finish_time, finished
                    duration: latency, e2e, e2e_latency, duration, elapsed_time
     prompt         input_tokens, prompt_tokens, request_tokens, input_length, prompt_length, contexttokens,
                    num_prefill_tokens, prefill_tokens, input_len, prompt_len, input_token_len
@@ -37,11 +38,12 @@ MOMENT_MAX_S = 10**11
 _UNITS_NS = {"s": NS_PER_S, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _TIMES: dict[str, tuple[str, ...]] = {
     "arrival": (
-        "arrival", "arrival_time", "arrived_at", "launch_time", "start", "start_time", "submitted", "timestamp", "ts",
+        "arrival", "arrival_time", "arrived_at", "launch_time", "start", "start_time", "starttime", "submitted",
+        "timestamp", "ts",
     ),
-    "first_token": ("first_token", "first_token_time"),
+    "first_token": ("first_token", "first_token_time", "completionstarttime"),
     "ttft": ("ttft", "time_to_first_token"),
-    "end": ("end", "end_time", "finish", "finish_time", "finished"),
+    "end": ("end", "end_time", "endtime", "finish", "finish_time", "finished"),
     "latency": ("latency", "e2e", "e2e_latency", "duration", "elapsed_time"),
 }  # fmt: skip
 _OTHERS: dict[str, tuple[str, ...]] = {

@@ -83,6 +83,10 @@ def test_spans_are_read_from_files(tmp_path: Path, capsys: pytest.CaptureFixture
     path.write_text(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}))
     assert headgate("trace", str(path)) == 0
     assert capsys.readouterr().out == f'{HEADER}\n0,"a,b",12,3,,,,,,\n'
+    without_end = {**span, "endTimeUnixNano": "0"}
+    path.write_text(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span, without_end]}]}]}))
+    assert headgate("trace", str(path)) == 0
+    assert capsys.readouterr().err == "note: Calls that failed or have impossible figures are left out: 1.\n"
     assert headgate("trace", str(path), "--once") == 2
     assert "files of spans need no" in capsys.readouterr().err
     assert headgate("trace", str(tmp_path / "none.json")) == 2

@@ -257,10 +257,12 @@ def test_a_scene_asks_for_the_loads_it_says() -> None:
         "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type",  # BurstGPT
         "launch_time,req_id,input_token_len,output_token_len,finish_time",  # LMCache's replayer
         "arrival_time,prompt_len,output_len",
+        "request_id,startTime,endTime,completionStartTime,prompt_tokens,completion_tokens",  # LiteLLM's spend log
     ],
 )
 def test_columns_of_public_traces_are_known(tmp_path: Path, header: str) -> None:
-    values = {"arrived_at": "2", "Timestamp": "2", "launch_time": "2", "arrival_time": "2"}
+    values = dict.fromkeys(("arrived_at", "Timestamp", "launch_time", "arrival_time"), "2")
+    values |= {"startTime": "2026-01-01T00:00:02.5Z", "prompt_tokens": "30", "completion_tokens": "4"}
     values |= dict.fromkeys(("num_prefill_tokens", "Request tokens", "input_token_len", "prompt_len"), "30")
     values |= dict.fromkeys(("num_decode_tokens", "Response tokens", "output_token_len", "output_len"), "4.0")
     path = tmp_path / "public.csv"
