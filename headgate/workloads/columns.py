@@ -3,7 +3,8 @@
 The header names the columns, in any order. Upper and lower case are the same, and a space is an underscore. A first
 token and an end are either a moment, on the clock of the arrivals, or a duration since the arrival:
 
-    arrival        arrival, arrival_time, arrived_at, launch_time, start, start_time, starttime, submitted, timestamp, ts
+    arrival        arrival, arrival_time, arrived_at, launch_time, start, start_time, starttime, submitted,
+                   timestamp, ts
     first token    moment: first_token, first_token_time, completionstarttime
                    duration: ttft, time_to_first_token
     end            moment: end, end_time, endtime, finish, finish_time, finished

@@ -21,6 +21,8 @@ from headgate.simulator.fleet.spec import FleetSpec, Loadable, WorkerOutage, Wor
 from headgate.simulator.gates.spec import GateSpec
 from headgate.simulator.run import RunSpec
 from headgate.simulator.simulate import simulate
+from headgate.workloads.arrivals import Arrival
+from headgate.workloads.sources import ListWorkload
 from tests.support.simulator.fleets import fleet_of, requests_of
 
 ROWS = st.tuples(
@@ -255,6 +257,14 @@ def test_swaps_of_no_time(planner: str) -> None:
     rows = [(0.2 * n, "xy"[n % 2], "ab"[n % 2], "interactive", 5) for n in range(60)]
     run = simulate(RunSpec(requests_of(rows), "fcfs", fleet_of(2, swap_s=0.0), planner=planner))
     assert (run.all.served, run.swapping_s) == (60, 0.0)
+
+
+@pytest.mark.parametrize("planner", sorted(PLANNERS))
+def test_requests_without_tokens_are_served(planner: str) -> None:
+    """Logs have them, of calls that failed. shepherd divided by the time of such a batch."""
+    arrivals = [Arrival(0.1 * n, "x", 0, 0, model="ab"[n % 2]) for n in range(8)]
+    run = simulate(RunSpec(ListWorkload("made", arrivals), "fcfs", fleet_of(2), planner=planner))
+    assert run.all.served == 8
 
 
 @pytest.mark.parametrize("planner", sorted(PLANNERS))

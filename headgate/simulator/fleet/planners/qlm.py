@@ -147,9 +147,9 @@ class QlmPlanner(Planner):
 
 
 def batch_s(around: Surroundings, worker: SimulatedWorker, model: str) -> float:
-    """Return how long a full worker needs for a batch of the model's mean requests."""
+    """Return how long a full worker needs for a batch of the model's mean requests: some time, even without tokens."""
     profile = around.profiles[model]
-    each = profile.service / profile.requests
+    each = max(1.0, profile.service / profile.requests)
     return worker.models[model].slots * each / around.capacity_per_s[worker.kind, model]
 
 
