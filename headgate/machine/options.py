@@ -34,11 +34,19 @@ def _visible(text: str) -> str:
 _Visible = Annotated[str, AfterValidator(_visible)]
 
 
-class SwappingWorker(NamedTuple):
-    """A worker of several models. `models`: by name, the loaded one first, each with the seconds that loading it
-    takes."""
+class ServedModel(NamedTuple):
+    """A model of a worker. `load_s`: the seconds that loading it takes. `profile`: of the modelled engine, as JSON
+    (gpu_worker/service/modelled_profile.py); empty for its own."""
 
-    models: tuple[tuple[str, float], ...]
+    name: str
+    load_s: float
+    profile: str = ""
+
+
+class SwappingWorker(NamedTuple):
+    """A worker of several models, the loaded one first."""
+
+    models: tuple[ServedModel, ...]
     slots: int
 
 
