@@ -50,6 +50,14 @@ class SwappingWorker(NamedTuple):
     slots: int
 
 
+class WorkerFailure(NamedTuple):
+    """The worker of this number is killed `at_s` seconds after the start, and started again `for_s` seconds later."""
+
+    worker: int
+    at_s: float
+    for_s: float
+
+
 class FleetOptions(BaseModel):
     """The options that fronts, gates and workers of one machine share. `description`: the help of the option."""
 
@@ -79,6 +87,8 @@ class FleetOptions(BaseModel):
     """The file that `swapping` was read from; None: all workers serve `model`."""
     swapping: tuple[SwappingWorker, ...] = Field(default=(), max_length=8)
     """The workers of a fleet that swaps models."""
+    failures: tuple[WorkerFailure, ...] = ()
+    """The failures of its file. Only `headgate serve` plays them."""
     slo_classes: str = ""
     """JSON for HEADGATE_SLO_CLASSES; empty: as the file of tenants says, or none."""
     fronts: int = Field(default=1, ge=1, le=16, description="Number of HTTP fronts, on --port and the ports after it.")

@@ -7,10 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import openai
+import psutil
 import pytest
 
 from tests.local.test_serve import usage
-from tests.support.local.stack import ROOT, charges, serve
+from tests.support.local.stack import ROOT, charges, eventually, run_json, serve
 
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
 
@@ -38,5 +39,36 @@ def test_three_models_on_two_workers(tmp_path: Path) -> None:
         assert used.output_tokens == 20 * len(asked), "each request is charged once"
         with pytest.raises(openai.NotFoundError):
             client.completions.create(model="unknown", prompt="once", max_tokens=1)
+    finally:
+        assert served.stop() == 0
+
+
+def test_a_worker_fails_and_comes_back_as_the_file_says(tmp_path: Path) -> None:
+    """While it is gone, the other one loads its model."""
+    profile = tmp_path / "quick.yaml"
+    times = "prefill_base_s: 0, prefill_per_token_s: 0, decode_base_s: 0.001, decode_per_request_s: 0"
+    profile.write_text(
+        f"{{name: quick, fitted: false, source: made, pool_tokens: 4000, {times}, decode_per_kv_token_s: 0}}"
+    )
+    able = ", ".join(f"{name}: {{engine: {profile}, swap_s: 0.2, slots: 8}}" for name in "ab")
+    (tmp_path / "fleet.yaml").write_text(
+        f"kinds: {{k: {{{able}}}}}\nworkers: [{{name: x, kind: k, loaded: a}}, {{name: y, kind: k, loaded: b}}]\n"
+        "failures: [{worker: x, at_s: 0, for_s: 3}]\n"
+    )
+    served = serve(tmp_path / "data", "--fleet", str(tmp_path / "fleet.yaml"))
+    client = served.openai(served.api_keys["default"])
+
+    def urls() -> set[str]:
+        return {each["url"] for each in run_json("top", "--once", "--data", served.data)["workers"]}
+
+    workers = [process for process in served.processes if process["role"] == "worker"]
+    first = {process["url"] for process in workers}
+    try:
+        for model in "abab":
+            answer = client.completions.create(model=model, prompt="once", max_tokens=4)
+            assert answer.model == model
+        now = eventually(urls, lambda found: len(found) == 2 and found != first)
+        assert len(now & first) == 1, "the worker that failed is at another address"
+        assert [psutil.pid_exists(process["pid"]) for process in workers].count(False) == 1
     finally:
         assert served.stop() == 0

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.policies.planning.slo import SloClasses
-from headgate.machine.options import ServedModel, SwappingWorker
+from headgate.machine.options import ServedModel, SwappingWorker, WorkerFailure
 
 if TYPE_CHECKING:
     from headgate.simulator.fleet.spec import FleetSpec, Loadable
@@ -29,7 +29,7 @@ _SIMULATED_ONLY = (
 )  # fmt: skip
 
 
-def fleet_values(options: Mapping[str, Any]) -> dict[str, Any]:
+def fleet_values(options: Mapping[str, Any], *, plays_failures: bool = False) -> dict[str, Any]:
     """Return the options of a fleet's file (headgate/simulator/fleet/spec.py); none without a file.
 
     A load takes as long as it takes in the file, also if planners believe otherwise there. The modelled engine has the
@@ -44,8 +44,9 @@ def fleet_values(options: Mapping[str, Any]) -> dict[str, Any]:
     if engine == "openai" or model is not None:
         raise ConfigurationError("--fleet has the models of each worker: leave out --model, and use another --engine")
     spec = read_fleet(fleet)
-    if spec.failures:
-        sys.stderr.write("note: no worker fails here by the file's `failures`: only headgate simulate plays them\n")
+    if spec.failures and not plays_failures:
+        said = "only headgate simulate and headgate serve play them"
+        sys.stderr.write(f"note: no worker fails here by the file's `failures`: {said}\n")
     if spec.longest_drain_s != DRAIN_S:
         sys.stderr.write(
             f"note: a swap waits here for {DRAIN_S:g} s at most, whatever drain_s and actual_drain_s say\n"
@@ -63,8 +64,11 @@ def fleet_values(options: Mapping[str, Any]) -> dict[str, Any]:
         slots = min(_SLOTS_MAX, *(model.slots for model in worker.models.values()))
         workers.append(SwappingWorker(tuple(_describe_model(name, worker.models[name]) for name in names), slots))
     classes = {each.name: {"first_token_s": each.first_token_s, "deferred": each.is_deferred} for each in spec.classes}
+    names = [worker.name for worker in spec.workers]
+    failures = [WorkerFailure(names.index(each.worker), each.at_s, each.for_s) for each in spec.failures]
     return {
-        "fleet": fleet, "swapping": workers, "workers": len(workers), "slo_classes": json.dumps(classes),
+        "fleet": fleet, "swapping": workers, "workers": len(workers), "failures": failures if plays_failures else (),
+        "slo_classes": json.dumps(classes),
     }  # fmt: skip
 
 

@@ -35,6 +35,9 @@ def test_loads_and_steps_take_as_long_as_in_the_file(tmp_path: Path, capsys: pyt
     assert "a swap waits here for 30 s at most" in noted
     assert "no worker fails here" in noted
     assert "default_class" not in noted
+    assert fleet_values(options)["failures"] == ()
+    assert fleet_values(options, plays_failures=True)["failures"] == [(0, 1.0, 1.0)]
+    assert "no worker fails here" not in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", engine_names())
