@@ -27,10 +27,10 @@ def play_live(options: SimulateOptions, spec: RunSpec) -> Run:
         from headgate.demo.live_fleet import play_fleet
         from headgate.serve.server import ServeOptions
     except ModuleNotFoundError as error:
-        raise ConfigurationError(f"--live needs {error.name}: pip install 'headgate[client,serve]'") from None
+        raise ConfigurationError(f"--live needs {error.name}: pip install 'headgate[serve]'") from None
     values = fleet_values({**_USUAL, "fleet": options.fleet}, plays_failures=True)
     seconds = spec.workload.last_arrival_s
-    sys.stderr.write(f"note: --live takes {seconds:,.0f} s, the time of the workload, and until its last answer\n")
+    _note(f"--live takes {seconds:,.0f} s, the time of the workload, and until its last answer")
     with TemporaryDirectory(prefix="headgate-live-") as folder:
         served = validated(
             ServeOptions,
@@ -43,4 +43,8 @@ def play_live(options: SimulateOptions, spec: RunSpec) -> Run:
                 "order": options.order or DEFAULT_ORDER,
             },
         )
-        return asyncio.run(play_fleet(spec, fleet, served, lambda _: None))
+        return asyncio.run(play_fleet(spec, fleet, served, _note))
+
+
+def _note(line: str) -> None:
+    sys.stderr.write(f"note: {line}\n")
