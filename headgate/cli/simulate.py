@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from dispatcher.model.errors import ConfigurationError
 from headgate.cli.simulate_fit import fit_and_print
 from headgate.cli.simulate_fleet import simulate_on_fleet
 from headgate.cli.simulate_options import SimulateOptions, notes_of, run_specs
@@ -45,6 +46,8 @@ def simulate(options: SimulateOptions) -> None:
     if options.fleet is not None or options.planner is not None:
         simulate_on_fleet(options)
         return
+    if options.live:
+        raise ConfigurationError("--live needs --fleet and --planner")
     specs = run_specs(options)
     for note in notes_of(options, specs[0]):
         sys.stderr.write(f"note: {note}\n")

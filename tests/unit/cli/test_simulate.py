@@ -162,6 +162,7 @@ def test_times_out_of_order_are_sorted_with_a_note(tmp_path: Path, capsys: pytes
         (("--weights", "flood=-1"), "positive"),
         (("--weights", "flood"), "TENANT=NUMBER"),
         (("--weights", "flood=1,flood=2"), "'flood' has two weights: give one"),
+        (("--live",), "--live needs --fleet and --planner"),
         (("--wsc-weights", "1,1,2"), "--policy wsc"),
         (("--policy", "wsc", "--wsc-weights", "1,1"), "three numbers"),
         (("--jitter", "-1"), "--jitter"),
