@@ -13,17 +13,17 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.evidence_mutants.jobs import Job, timed
+from benchmarks.evidence_mutants.code import ROOT, Codes
+from benchmarks.evidence_mutants.jobs import Job, Played, play_timed
 from benchmarks.evidence_mutants.mutants import MUTANTS, OF_THE_PLANNER, is_named
 from benchmarks.evidence_mutants.page import Held, Verdicts, find_unnoticed, render_page
 from headgate.evidence.registry import EXPERIMENTS
 from headgate.simulator.parallel import Processes
 
-ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "evidence"
+CODES = FOLDER / "mutants_code.json"
 
 
 def main() -> int:
@@ -36,33 +36,54 @@ def main() -> int:
     parser.add_argument(
         "--planner", action="store_true", help="what a change of the planner may change: its experiments and mutants"
     )
+    parser.add_argument("--stale", action="store_true", help="of these, what was played with code that has changed")
     parser.add_argument("--processes", type=int, default=None)
-    parser.add_argument("--page", action="store_true", help="only write the page again")
+    parser.add_argument("--page", action="store_true", help="only write the page again, and list what is stale and why")
     options = parser.parse_args()
-    found = _read()
-    if not options.page:
+    if options.page:
+        _list_stale()
+    else:
         only, mutants = _names(options.only), _names(options.mutants)
         if options.planner:
             only, mutants = only or {"qlm-"}, mutants or set(OF_THE_PLANNER)
         jobs = list_jobs(only, mutants, _names(options.without))
         with TemporaryDirectory() as kept, Processes(options.processes) as pool:
-            _run([job._replace(kept=kept) for job in jobs], pool, found)
-    _write(found)
-    unnoticed = find_unnoticed(found)
+            _run([job._replace(kept=kept) for job in (_find_stale(jobs) if options.stale else jobs)], pool)
+    unnoticed = find_unnoticed(_record([]))
     sys.stdout.write("".join(f"no claim notices: {name}\n" for name in unnoticed))
     return 1 if unnoticed else 0
 
 
-def _run(jobs: Sequence[Job], pool: Processes, found: dict[str, dict[str, Verdicts]]) -> None:
+def _run(jobs: Sequence[Job], pool: Processes) -> None:
     """Run the unbroken experiments, and then the mutants of each."""
     parts = [[job for job in jobs if not job.mutant]]
     broken = (job for job in jobs if job.mutant)
     parts += [list(of_experiment) for _, of_experiment in groupby(broken, key=lambda job: job.experiment)]
     for part in parts:
-        for job, verdicts, seconds in pool.map(timed, part):
-            found.setdefault(job.experiment, {})[job.mutant] = verdicts
+        played = pool.map(play_timed, part)
+        for job, _, _, seconds in played:
             sys.stdout.write(f"{job.experiment}, {job.mutant or 'unbroken'}: {seconds:.0f} s\n")
-        _write(found)
+        sys.stdout.flush()
+        _record(played)
+
+
+def _find_stale(jobs: Iterable[Job]) -> list[Job]:
+    """Return the jobs that are stale, and the unbroken play of each experiment that has one."""
+    codes, listed = Codes.read(CODES), list(jobs)
+    experiments = {job.experiment for job in listed if codes.is_stale(job.experiment, job.mutant)}
+    return [
+        job
+        for job in listed
+        if job.experiment in experiments and (not job.mutant or codes.is_stale(job.experiment, job.mutant))
+    ]
+
+
+def _list_stale() -> None:
+    codes = Codes.read(CODES)
+    for name, by_mutant in _read().items():
+        if stale := [mutant or "unbroken" for mutant in by_mutant if codes.is_stale(name, mutant)]:
+            changed = ", ".join(codes.changed_files(name)) or "none, or not known"
+            sys.stdout.write(f"{name}: {', '.join(stale)}; changed files: {changed}\n")
 
 
 def _names(text: str) -> set[str]:
@@ -93,14 +114,21 @@ def _is_concerned(experiment: str, mutant: str) -> bool:
     return mutant in MUTANTS and MUTANTS[mutant].may_change(experiment)
 
 
-def _write(found: dict[str, dict[str, Verdicts]]) -> None:
+def _record(played: Iterable[Played]) -> dict[str, dict[str, Verdicts]]:
+    """Put what was played into the files, beside what another command has put there meanwhile, and write the page."""
+    found, codes = _read(), Codes.read(CODES)
+    for job, verdicts, files, _ in played:
+        found.setdefault(job.experiment, {})[job.mutant] = verdicts
+        codes.record(job.experiment, job.mutant, files)
     ordered = {
         name: {mutant: found[name][mutant] for mutant in ("", *MUTANTS) if mutant in found[name]}
         for name in EXPERIMENTS
         if name in found
     }
     (FOLDER / "mutants.json").write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    (FOLDER / "mutants.md").write_text(render_page(ordered, _read_held()), "utf-8")
+    codes.write(CODES)
+    (FOLDER / "mutants.md").write_text(render_page(ordered, _read_held(), codes.is_stale), "utf-8")
+    return ordered
 
 
 def _read_held() -> Held:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 
 from benchmarks.evidence_mutants.mutants import MUTANTS
 from headgate.evidence.document import Cell, Markdown, Table, render_table
@@ -12,11 +12,17 @@ Verdicts = dict[str, bool | None]
 """Whether each claim holds; None without a verdict."""
 Held = Mapping[str, list[str]]
 """The claims of each experiment that hold in docs/evidence.md."""
+IsStale = Callable[[str, str], bool]
+"""Whether the code of a row, an experiment under a mutant, has changed since it was played."""
 _WITHOUT_CLAIMS = ("qlm",)
+_STALE = " †"
 _LIMIT = "a limit: "
 """So begins a claim that states what no order can do, or where ours ends. A policy that turns it would be better."""
 Found = Mapping[str, Mapping[str, Verdicts]]
 """Verdicts by experiment and mutant; the mutant "" is none."""
+
+Stale = Set[tuple[str, str]]
+"""The rows, by experiment and mutant, that are stale."""
 
 _INTRODUCTION = """\
 # Mutants: what the claims notice
@@ -34,12 +40,14 @@ workloads, `bwfq-latency` two seeds of one load, `bwfq-cares` one seed, both wit
 """
 
 
-def render_page(found: Found, held: Held | None = None) -> str:
-    return "\n".join(_blocks(found, held or {}))
+def render_page(found: Found, held: Held | None = None, is_stale: IsStale = lambda _experiment, _mutant: False) -> str:
+    return "\n".join(_blocks(found, held or {}, is_stale))
 
 
-def _blocks(found: Found, held: Held) -> Iterator[str]:
+def _blocks(found: Found, held: Held, is_stale: IsStale) -> Iterator[str]:
     yield _INTRODUCTION
+    stale = {(name, mutant) for name, rows in found.items() for mutant in rows if is_stale(name, mutant)}
+    yield _staleness(sum(len(rows) for rows in found.values()), len(stale))
     turned = {mutant: _turned_by(found, mutant) for mutant in MUTANTS}
     yield "## Mutants\n"
     rows: list[tuple[Cell, ...]] = [
@@ -54,7 +62,7 @@ def _blocks(found: Found, held: Held) -> Iterator[str]:
     yield f"{turned_total} of {total} claims are turned by at least one mutant. Of the others, {limits} state a limit."
     yield ""
     rows = [
-        (_link(experiment), *count, ", ".join(name for name in found[experiment] if name))
+        (_link(experiment), *count, ", ".join(_marked(experiment, name, stale) for name in found[experiment] if name))
         for experiment, count in counts.items()
     ]
     yield render_table(Table("", ("experiment", "claims", "turned", "mutants that ran"), rows))
@@ -72,14 +80,28 @@ def _blocks(found: Found, held: Held) -> Iterator[str]:
         )
     yield "## Claims\n"
     for experiment in counts:
-        rows = [(claim, _turned_text(found, experiment, claim)) for claim in _holding(found[experiment])]
+        rows = [(claim, _turned_text(found, experiment, claim, stale)) for claim in _holding(found[experiment])]
         yield f"**{_link(experiment)}**\n"
         yield render_table(Table("", ("claim", "turned by"), rows))
 
 
-def _turned_text(found: Found, experiment: str, claim: str) -> str | None:
+def _staleness(plays: int, stale: int) -> str:
+    if not stale:
+        return f"All {plays} plays are of the code of this revision.\n"
+    return (
+        f"{plays - stale} of {plays} plays are of the code of this revision. The others are marked with{_STALE}: since "
+        "they were played, their mutant or a file that their experiment runs through has changed, not counting "
+        "docstrings and comments (mutants\\_code.json has digests).\n"
+    )
+
+
+def _marked(experiment: str, mutant: str, stale: Stale) -> str:
+    return mutant + _STALE * ((experiment, mutant) in stale)
+
+
+def _turned_text(found: Found, experiment: str, claim: str, stale: Stale) -> str | None:
     limit = "none: it states a limit" if claim.startswith(_LIMIT) else None
-    return ", ".join(_turning(found, experiment, claim)) or limit
+    return ", ".join(_marked(experiment, mutant, stale) for mutant in _turning(found, experiment, claim)) or limit
 
 
 def _is_unturned_limit(found: Found, experiment: str, claim: str) -> bool:
