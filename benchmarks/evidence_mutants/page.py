@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
 
 from benchmarks.evidence_mutants.mutants import MUTANTS
@@ -69,15 +70,8 @@ def _blocks(found: Found, held: Held, is_stale: IsStale) -> Iterator[str]:
     missing = [name for name in EXPERIMENTS if name not in found and name not in _WITHOUT_CLAIMS]
     if missing:
         yield f"Not run yet: {', '.join(missing)}.\n"
-    outside = {
-        name: [claim for claim in claims if claim not in _holding(found.get(name, {}))] for name, claims in held.items()
-    }
-    counted = [f"{name} {len(claims)}" for name, claims in outside.items() if claims]
-    if counted:
-        yield (
-            "So many claims that hold in evidence.md are not judged here, because their runs are left out or the "
-            f"smaller runs do not bear them: {', '.join(counted)}.\n"
-        )
+    if held:
+        yield from _of_the_page(found, held, stale)
     yield "## Claims\n"
     for experiment in counts:
         rows = [(claim, _turned_text(found, experiment, claim, stale)) for claim in _holding(found[experiment])]
@@ -93,6 +87,27 @@ def _staleness(plays: int, stale: int) -> str:
         "they were played, their mutant or a file that their experiment runs through has changed, not counting "
         "docstrings and comments (mutants\\_code.json has digests).\n"
     )
+
+
+def _of_the_page(found: Found, held: Held, stale: Stale) -> Iterator[str]:
+    """Yield how many of the claims that hold in docs/evidence.md are turned, are not, and are not judged."""
+    listed = [(name, claim) for name, claims in held.items() for claim in claims]
+    judged = [(name, claim) for name, claim in listed if claim in _holding(found.get(name, {}))]
+    turning = {of: [(of[0], mutant) for mutant in _turning(found, *of)] for of in judged}
+    turned = [rows for rows in turning.values() if rows]
+    today = [rows for rows in turned if not stale.issuperset(rows)]
+    yield (
+        f"{len(listed)} claims hold in evidence.md. {len(turned)} of them are turned by a mutant ({len(today)} by one "
+        f"that was played with the code of this revision), {len(judged) - len(turned)} by none, and "
+        f"{len(listed) - len(judged)} are not judged.\n"
+    )
+    outside = Counter(name for name, _ in listed)
+    outside.subtract(name for name, _ in judged)
+    if counted := [f"{name} {number}" for name, number in outside.items() if number]:
+        yield (
+            "Not judged are claims whose runs are left out here, or which do not hold unbroken in the smaller runs: "
+            f"{', '.join(counted)}.\n"
+        )
 
 
 def _marked(experiment: str, mutant: str, stale: Stale) -> str:
