@@ -80,7 +80,7 @@ def _find_stale(jobs: Iterable[Job]) -> list[Job]:
 
 def _list_stale() -> None:
     codes = Codes.read(CODES)
-    for name, by_mutant in _read().items():
+    for name, by_mutant in read_verdicts().items():
         if stale := [mutant or "unbroken" for mutant in by_mutant if codes.is_stale(name, mutant)]:
             changed = ", ".join(codes.changed_files(name)) or "none, or not known"
             sys.stdout.write(f"{name}: {', '.join(stale)}; changed files: {changed}\n")
@@ -100,7 +100,7 @@ def list_jobs(only: set[str], mutants: set[str], without: set[str]) -> Iterable[
                 yield Job(experiment, name)
 
 
-def _read() -> dict[str, dict[str, Verdicts]]:
+def read_verdicts() -> dict[str, dict[str, Verdicts]]:
     path = FOLDER / "mutants.json"
     found: dict[str, dict[str, Verdicts]] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     return {
@@ -116,7 +116,7 @@ def _is_concerned(experiment: str, mutant: str) -> bool:
 
 def _record(played: Iterable[Played]) -> dict[str, dict[str, Verdicts]]:
     """Put what was played into the files, beside what another command has put there meanwhile, and write the page."""
-    found, codes = _read(), Codes.read(CODES)
+    found, codes = read_verdicts(), Codes.read(CODES)
     for job, verdicts, files, _ in played:
         found.setdefault(job.experiment, {})[job.mutant] = verdicts
         codes.record(job.experiment, job.mutant, files)
@@ -127,11 +127,11 @@ def _record(played: Iterable[Played]) -> dict[str, dict[str, Verdicts]]:
     }
     (FOLDER / "mutants.json").write_text(json.dumps(ordered, indent=1, ensure_ascii=False) + "\n", "utf-8")
     codes.write(CODES)
-    (FOLDER / "mutants.md").write_text(render_page(ordered, _read_held(), codes.is_stale), "utf-8")
+    (FOLDER / "mutants.md").write_text(render_page(ordered, read_held(), codes.is_stale), "utf-8")
     return ordered
 
 
-def _read_held() -> Held:
+def read_held() -> Held:
     sections = json.loads((FOLDER / "claims.json").read_text("utf-8"))
     return {
         name: [check["claim"] for check in section["checks"] if check["held"]] for name, section in sections.items()
