@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 from benchmarks.evidence_mutants.code import ROOT, Codes
 from benchmarks.evidence_mutants.jobs import Job, Played, play_timed
 from benchmarks.evidence_mutants.mutants import MUTANTS, OF_THE_PLANNER, is_named
-from benchmarks.evidence_mutants.page import Held, Verdicts, find_unnoticed, render_page
+from benchmarks.evidence_mutants.page import Found, Held, Verdicts, find_unnoticed, list_holding, render_page
 from headgate.evidence.registry import EXPERIMENTS
 from headgate.simulator.parallel import Processes
 
@@ -37,6 +37,9 @@ def main() -> int:
         "--planner", action="store_true", help="what a change of the planner may change: its experiments and mutants"
     )
     parser.add_argument("--stale", action="store_true", help="of these, what was played with code that has changed")
+    parser.add_argument(
+        "--cover", action="store_true", help="of the mutants, as few as turned every claim when they were last played"
+    )
     parser.add_argument("--processes", type=int, default=None)
     parser.add_argument("--page", action="store_true", help="only write the page again, and list what is stale and why")
     options = parser.parse_args()
@@ -46,9 +49,13 @@ def main() -> int:
         only, mutants = _names(options.only), _names(options.mutants)
         if options.planner:
             only, mutants = only or {"qlm-"}, mutants or set(OF_THE_PLANNER)
-        jobs = list_jobs(only, mutants, _names(options.without))
+        jobs = list(list_jobs(only, mutants, _names(options.without)))
+        if options.cover:
+            jobs = find_cover(jobs, read_verdicts())
+        if options.stale:
+            jobs = _find_stale(jobs)
         with TemporaryDirectory() as kept, Processes(options.processes) as pool:
-            _run([job._replace(kept=kept) for job in (_find_stale(jobs) if options.stale else jobs)], pool)
+            _run([job._replace(kept=kept) for job in jobs], pool)
     unnoticed = find_unnoticed(_record([]))
     sys.stdout.write("".join(f"no claim notices: {name}\n" for name in unnoticed))
     return 1 if unnoticed else 0
@@ -67,13 +74,35 @@ def _run(jobs: Sequence[Job], pool: Processes) -> None:
         _record(played)
 
 
-def _find_stale(jobs: Iterable[Job]) -> list[Job]:
+def find_cover(jobs: Sequence[Job], found: Found) -> list[Job]:
+    """Return the unbroken plays, and of each experiment's mutants few that turned all claims that any of them turned:
+    again and again the one that turned most of those that are left. All, if the experiment has not been played."""
+    chosen = {(job.experiment, "") for job in jobs}
+    for experiment in dict.fromkeys(job.experiment for job in jobs):
+        turned = {
+            job.mutant: {
+                claim for claim, held in found.get(experiment, {}).get(job.mutant, {}).items() if held is False
+            }
+            & set(list_holding(found.get(experiment, {})))
+            for job in jobs
+            if job.experiment == experiment and job.mutant
+        }
+        left = set().union(*turned.values())
+        chosen |= {(experiment, mutant) for mutant in turned if experiment not in found}
+        while left:
+            best = max(turned, key=lambda mutant: len(turned[mutant] & left))
+            chosen.add((experiment, best))
+            left -= turned[best]
+    return [job for job in jobs if (job.experiment, job.mutant) in chosen]
+
+
+def _find_stale(jobs: Sequence[Job]) -> list[Job]:
     """Return the jobs that are stale, and the unbroken play of each experiment that has one."""
-    codes, listed = Codes.read(CODES), list(jobs)
-    experiments = {job.experiment for job in listed if codes.is_stale(job.experiment, job.mutant)}
+    codes = Codes.read(CODES)
+    experiments = {job.experiment for job in jobs if codes.is_stale(job.experiment, job.mutant)}
     return [
         job
-        for job in listed
+        for job in jobs
         if job.experiment in experiments and (not job.mutant or codes.is_stale(job.experiment, job.mutant))
     ]
 

@@ -68,7 +68,7 @@ class Codes(NamedTuple):
 
 def play_recorded(play: Callable[[], R]) -> tuple[R, dict[str, str]]:
     """Return what `play` returns, and the digests of the files that it ran through, with those of their constants."""
-    profile = Profile()
+    profile = Profile(subcalls=False, builtins=False)
     result = profile.runcall(play)
     ran = {Path(entry.code.co_filename) for entry in profile.getstats() if not isinstance(entry.code, str)}
     files = {path for path in ran if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in _PRODUCT}

@@ -57,7 +57,7 @@ def _blocks(found: Found, held: Held, is_stale: IsStale) -> Iterator[str]:
     ]
     yield render_table(Table("", ("mutant", "what is broken", "claims that it turns"), rows))
     yield "## Experiments\n"
-    counts = {experiment: _count(found, experiment) for experiment in found if _holding(found[experiment])}
+    counts = {experiment: _count(found, experiment) for experiment in found if list_holding(found[experiment])}
     total, turned_total = (sum(count[at] for count in counts.values()) for at in range(2))
     limits = sum(1 for experiment, claim in _claims(found) if _is_unturned_limit(found, experiment, claim))
     yield f"{turned_total} of {total} claims are turned by at least one mutant. Of the others, {limits} state a limit."
@@ -74,7 +74,7 @@ def _blocks(found: Found, held: Held, is_stale: IsStale) -> Iterator[str]:
         yield from _of_the_page(found, held, stale)
     yield "## Claims\n"
     for experiment in counts:
-        rows = [(claim, _turned_text(found, experiment, claim, stale)) for claim in _holding(found[experiment])]
+        rows = [(claim, _turned_text(found, experiment, claim, stale)) for claim in list_holding(found[experiment])]
         yield f"**{_link(experiment)}**\n"
         yield render_table(Table("", ("claim", "turned by"), rows))
 
@@ -92,7 +92,7 @@ def _staleness(plays: int, stale: int) -> str:
 def _of_the_page(found: Found, held: Held, stale: Stale) -> Iterator[str]:
     """Yield how many of the claims that hold in docs/evidence.md are turned, are not, and are not judged."""
     listed = [(name, claim) for name, claims in held.items() for claim in claims]
-    judged = [(name, claim) for name, claim in listed if claim in _holding(found.get(name, {}))]
+    judged = [(name, claim) for name, claim in listed if claim in list_holding(found.get(name, {}))]
     turning = {of: [(of[0], mutant) for mutant in _turning(found, *of)] for of in judged}
     turned = [rows for rows in turning.values() if rows]
     today = [rows for rows in turned if not stale.issuperset(rows)]
@@ -129,7 +129,7 @@ def _link(experiment: str) -> Markdown:
 
 def _count(found: Found, experiment: str) -> tuple[int, int]:
     """Return the claims of an experiment, and those that a mutant turns."""
-    claims = _holding(found[experiment])
+    claims = list_holding(found[experiment])
     return len(claims), sum(1 for claim in claims if _turning(found, experiment, claim))
 
 
@@ -140,10 +140,10 @@ def find_unnoticed(found: Found) -> list[str]:
 
 def _claims(found: Found) -> Iterator[tuple[str, str]]:
     for experiment, by_mutant in found.items():
-        yield from ((experiment, claim) for claim in _holding(by_mutant))
+        yield from ((experiment, claim) for claim in list_holding(by_mutant))
 
 
-def _holding(by_mutant: Mapping[str, Verdicts]) -> list[str]:
+def list_holding(by_mutant: Mapping[str, Verdicts]) -> list[str]:
     """Return the claims that hold unbroken, of an experiment that at least one mutant may change."""
     return [claim for claim, held in by_mutant.get("", {}).items() if held is True] if len(by_mutant) > 1 else []
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.evidence_mutants import code
-from benchmarks.evidence_mutants.__main__ import CODES, FOLDER, list_jobs, read_held, read_verdicts
+from benchmarks.evidence_mutants.__main__ import CODES, FOLDER, find_cover, list_jobs, read_held, read_verdicts
 from benchmarks.evidence_mutants.code import Codes, digest_file, digest_mutant, play_recorded
 from benchmarks.evidence_mutants.jobs import Job, play
 from benchmarks.evidence_mutants.mutants import MUTANTS, Mutant, applied
@@ -145,6 +145,23 @@ def test_a_flood_gets_its_guarantee_only_if_filled_buckets_move_it_forward(mutan
     with applied(MUTANTS.get(mutant)):
         of_a, of_b = measure(("owed_flood", "bwfq", 1))
     assert (of_a, of_b) == pytest.approx((2.5, 7.5) if mutant else (6.0, 4.0), abs=0.1)
+
+
+def test_the_fewest_mutants_that_turned_every_claim_are_played() -> None:
+    jobs = list(list_jobs({"vtc-figure-10", "qlm-half"}, set(), set()))
+    found: dict[str, dict[str, dict[str, bool | None]]] = {
+        "vtc-figure-10": {
+            "": {"one": True, "two": True, "three": True, "fails": False},
+            "round robin": {"one": False, "fails": False},
+            "no lift": {"one": False, "two": False},
+            "half pool": {"three": False, "fails": False},
+        }
+    }
+    chosen = find_cover(jobs, found)
+    assert [job.mutant for job in chosen if job.experiment == "vtc-figure-10"] == ["", "no lift", "half pool"]
+    assert [job for job in chosen if job.experiment == "qlm-half"] == [
+        job for job in jobs if job.experiment == "qlm-half"
+    ]
 
 
 # ── The code that a row was played with ──────────────────────────────────────────────────────────────────────────────
