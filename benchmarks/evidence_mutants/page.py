@@ -36,8 +36,8 @@ left out.
 A mutant runs with the experiments that have what it breaks; that it is not in the list of an experiment says nothing
 about what it would turn there. So that the whole is affordable, the runs are smaller than those of the page: two seeds
 (`fairserve` and `fairserve-service` six, `preemption-limits` four); `vtc-measured` plays the runs of which every figure
-is within its tolerance, `vtc-theorems` 40 random workloads, `bwfq-latency` two seeds of one load, `bwfq-cares` one seed,
-both with the orders of their claims alone, and `bwfq-scale` one seed and its sizes up to 100 workers and 100 tenants.
+is within its tolerance, `vtc-theorems` 40 random workloads, `bwfq-latency` two seeds of one load, `bwfq-cares` one
+seed, both with the orders of their claims alone, and `bwfq-scale` one seed and its sizes up to 100 workers and tenants.
 """
 
 
