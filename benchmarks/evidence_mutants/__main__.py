@@ -51,7 +51,8 @@ def main() -> int:
             only, mutants = only or {"qlm-"}, mutants or set(OF_THE_PLANNER)
         jobs = list(list_jobs(only, mutants, _names(options.without)))
         if options.cover:
-            jobs = find_cover(jobs, read_verdicts())
+            cover = find_cover(list(list_jobs(set(), set(), set())), read_verdicts())
+            jobs = [job for job in jobs if job in cover]
         if options.stale:
             jobs = _find_stale(jobs)
         with TemporaryDirectory() as kept, Processes(options.processes) as pool:
@@ -75,25 +76,27 @@ def _run(jobs: Sequence[Job], pool: Processes) -> None:
 
 
 def find_cover(jobs: Sequence[Job], found: Found) -> list[Job]:
-    """Return the unbroken plays, and of each experiment's mutants few that turned all claims that any of them turned:
-    again and again the one that turned most of those that are left. All, if the experiment has not been played."""
-    chosen = {(job.experiment, "") for job in jobs}
+    """Return the unbroken plays, and few mutants of each experiment that turned all claims that any of them turned:
+    again and again the one that turned most of those that are left. An experiment that has not been played has all.
+    A mutant that would not be played at all is played where it turned most claims."""
+    turned = {job: _turned_by_job(job, found) for job in jobs if job.mutant}
+    chosen = {job for job in jobs if not job.mutant or job.experiment not in found}
     for experiment in dict.fromkeys(job.experiment for job in jobs):
-        turned = {
-            job.mutant: {
-                claim for claim, held in found.get(experiment, {}).get(job.mutant, {}).items() if held is False
-            }
-            & set(list_holding(found.get(experiment, {})))
-            for job in jobs
-            if job.experiment == experiment and job.mutant
-        }
-        left = set().union(*turned.values())
-        chosen |= {(experiment, mutant) for mutant in turned if experiment not in found}
+        own = [job for job in turned if job.experiment == experiment]
+        left = set().union(*(turned[job] for job in own))
         while left:
-            best = max(turned, key=lambda mutant: len(turned[mutant] & left))
-            chosen.add((experiment, best))
+            best = max(own, key=lambda job: len(turned[job] & left))
+            chosen.add(best)
             left -= turned[best]
-    return [job for job in jobs if (job.experiment, job.mutant) in chosen]
+    for mutant in {job.mutant for job in turned} - {job.mutant for job in chosen}:
+        chosen.add(max((job for job in turned if job.mutant == mutant), key=lambda job: len(turned[job])))
+    return [job for job in jobs if job in chosen]
+
+
+def _turned_by_job(job: Job, found: Found) -> set[str]:
+    of_experiment = found.get(job.experiment, {})
+    fails = {claim for claim, held in of_experiment.get(job.mutant, {}).items() if held is False}
+    return fails.intersection(list_holding(of_experiment))
 
 
 def _find_stale(jobs: Sequence[Job]) -> list[Job]:
