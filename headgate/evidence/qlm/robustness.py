@@ -17,9 +17,9 @@ _FLEET_PLANNERS = ("shepherd", "fcfs", "plan")
 _MEGA_PARTS = (0.0, 0.02, 0.1, 0.3)
 _MEGA_PER_S, _MEGA_WORKERS, _MEGA_REQUESTS = 10.0, 4, 1000
 _MEGA_SEEDS = 20
-"""Five seeds had 4.7 and, after changes of the engine, 3.4 points at a tenth of mega prompts; twelve others have 2.5."""
+"""The first five had 4.7 and, after changes of the engine, 3.4 points at a tenth of mega prompts; twelve others 2.5."""
 _MEGA_ERRORS = 2
-"""Standard errors between the greatest gain and those without and with most mega prompts. Chosen after a look at 17 seeds."""
+"""Standard errors from the greatest gain to those without and with most mega prompts: chosen after a look at 17 seeds."""
 _MEGA_PLANNERS = ("round-robin", "fcfs", "plan")
 
 
@@ -139,8 +139,8 @@ def figure_16(setting: Setting) -> Section:
         ],
         checks=[
             Check(
-                "the gain is greatest with a few mega prompts, by two standard errors, and below a point where they are "
-                "many (Figure 16)",
+                "the gain is greatest with a few mega prompts, by two standard errors, and below a point with many "
+                "(Figure 16)",
                 all(means[best] - means[at] > _MEGA_ERRORS * errors[best] for at in (0, -1)) and means[-1] < 0.01,
                 ", ".join(f"{100 * gain:+.1f} ± {100 * of:.1f}" for gain, of in zip(means, errors, strict=True)),
             ),
