@@ -19,7 +19,7 @@ _MEGA_PER_S, _MEGA_WORKERS, _MEGA_REQUESTS = 10.0, 4, 1000
 _MEGA_SEEDS = 20
 """The first five had 4.7 and, after changes of the engine, 3.4 points at a tenth of mega prompts; twelve others 2.5."""
 _MEGA_ERRORS = 2
-"""Standard errors from the greatest gain to those without and with most mega prompts, chosen after a look at 17 seeds."""
+"""Standard errors from the greatest gain to those without and with most mega prompts. Chosen after 17 seeds."""
 _MEGA_PLANNERS = ("round-robin", "fcfs", "plan")
 
 
