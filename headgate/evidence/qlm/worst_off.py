@@ -16,8 +16,8 @@ _PLANNERS = ("static", "qlm", "edf", "plan")
 _WORKERS, _MODELS = 3, 4
 _AHEAD = {"overload": 0.10, "short due times": 0.10, "dear swaps": 0.0}
 """The worst-off tenant must be better off by so much than under every other planner, in the mean of the seeds. The
-first two were written before the first run, and the third scene came after them, but all were claims on one seed. In the
-third seed of the overload it has 4.1 % under plan and 4.4 % under qlm."""
+first two were written before the first run, and the third scene came after them, but all were claims on one seed. In
+the third seed of the overload it has 4.1 % under plan and 4.4 % under qlm."""
 _SEEDS_MAX = 3
 
 
