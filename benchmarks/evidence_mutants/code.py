@@ -147,7 +147,8 @@ def digest_mutant(name: str) -> str:
     text and its list of experiments do not count."""
     tree = _without_docstrings(_MUTANTS)
     defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    waiting, found = list(_changes_of(tree, name)), []
+    waiting: list[ast.AST] = [*_changes_of(tree, name)]
+    found = []
     while waiting:
         node = waiting.pop(0)
         found.append(ast.dump(node))

@@ -95,7 +95,7 @@ def _of_the_page(found: Found, held: Held, stale: Stale) -> Iterator[str]:
     judged = [(name, claim) for name, claim in listed if claim in list_holding(found.get(name, {}))]
     turning = {of: [(of[0], mutant) for mutant in _turning(found, *of)] for of in judged}
     turned = [rows for rows in turning.values() if rows]
-    today = [rows for rows in turned if not stale.issuperset(rows)]
+    today = [rows for rows in turned if any(row not in stale for row in rows)]
     yield (
         f"{len(listed)} claims hold in evidence.md. {len(turned)} of them are turned by a mutant ({len(today)} by one "
         f"that was played with the code of this revision), {len(judged) - len(turned)} by none, and "
