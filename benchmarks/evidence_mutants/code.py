@@ -1,7 +1,7 @@
 """The code that a row of the matrix was played with, as digests: a row is stale by itself after a change of this code.
 
 An experiment's code is each file of the product in which a function ran while the experiment was played unbroken, and
-each file from which these import a constant or a class without functions. Docstrings, comments and layout do not count.
+each file from which these import a constant or that has no function. Docstrings, comments and empty lines do not count.
 What runs only under a mutant is not among them, nor are the traces. The digest of a row covers the files of its
 experiment, the sizes of the smaller runs (fewer.py), and the definition of its mutant.
 """
@@ -9,13 +9,15 @@ experiment, the sizes of the smaller runs (fewer.py), and the definition of its 
 from __future__ import annotations
 
 import ast
+import io
 import json
+import tokenize
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from cProfile import Profile
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeGuard, TypeVar
 
 ROOT = Path(__file__).parents[2]
 _PRODUCT = ("dispatcher", "gpu_worker", "headgate")
@@ -113,20 +115,24 @@ def _parse(path: Path) -> ast.Module:
 
 @cache
 def digest_file(path: Path) -> str:
-    """Return the digest of a file's code without docstrings; "" if there is no such file."""
-    return _digest(ast.dump(_without_docstrings(path))) if path.is_file() else ""
+    """Return the digest of a file's code without docstrings, comments and empty lines; "" if there is no such file."""
+    return _digest(_code_of(path.read_text("utf-8"))) if path.is_file() else ""
 
 
-def _without_docstrings(path: Path) -> ast.Module:
-    tree = ast.parse(path.read_text("utf-8"))
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list):
-            node.body = [each for each in body if not _is_text(each)]  # type: ignore[attr-defined]
-    return tree
+def _code_of(text: str) -> str:
+    """Return the lines of code. Not `ast.dump` or `ast.unparse`: these differ between versions of Python."""
+    lines = text.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    for node in ast.walk(ast.parse(text)):
+        if _is_text(node):
+            lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)
+    return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
-def _is_text(node: ast.AST) -> bool:
+def _is_text(node: ast.AST) -> TypeGuard[ast.Expr]:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
@@ -145,16 +151,17 @@ def _digest_row(files: Mapping[str, str], mutant: str) -> str:
 def digest_mutant(name: str) -> str:
     """Return the digest of what a mutant changes: its entry in mutants.py, and the functions there that it names. Its
     text and its list of experiments do not count."""
-    tree = _without_docstrings(_MUTANTS)
+    text = _MUTANTS.read_text("utf-8")
+    tree = ast.parse(text)
     defined = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     waiting: list[ast.AST] = [*_changes_of(tree, name)]
     found = []
     while waiting:
         node = waiting.pop(0)
-        found.append(ast.dump(node))
+        found.append(" ".join((ast.get_source_segment(text, node) or "").split()))
         named = dict.fromkeys(each.id for each in ast.walk(node) if isinstance(each, ast.Name))
         waiting += [defined.pop(each) for each in named if each in defined]
-    return _digest(json.dumps(found))
+    return _digest(json.dumps(found, ensure_ascii=False))
 
 
 def _changes_of(tree: ast.Module, name: str) -> list[ast.expr]:
