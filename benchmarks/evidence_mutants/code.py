@@ -3,7 +3,7 @@
 An experiment's code is each file of the product in which a function ran while the experiment was played unbroken, and
 each file from which these import a constant or that has no function. Docstrings, comments and empty lines do not count.
 What runs only under a mutant is not among them, nor are the traces. The digest of a row covers the files of its
-experiment, the sizes of the smaller runs (fewer.py), and the definition of its mutant.
+experiment, the smaller runs (fewer.py) and their seeds, and the definition of its mutant.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple, TypeGuard, TypeVar
+
+from benchmarks.evidence_mutants.seeds import seeds_of
 
 ROOT = Path(__file__).parents[2]
 _PRODUCT = ("dispatcher", "gpu_worker", "headgate")
@@ -52,7 +54,7 @@ class Codes(NamedTuple):
         """Record that a row was played. `files`: the digests of an unbroken play, which comes before its mutants."""
         before = self.by_experiment.get(experiment, Code({}, {}))
         code = Code(before.files if mutant else dict(files), before.rows)
-        code.rows[mutant] = _digest_row(code.files, mutant)
+        code.rows[mutant] = _digest_row(code.files, experiment, mutant)
         self.by_experiment[experiment] = code
 
     def is_stale(self, experiment: str, mutant: str) -> bool:
@@ -60,7 +62,8 @@ class Codes(NamedTuple):
         code = self.by_experiment.get(experiment)
         if code is None or mutant not in code.rows:
             return True
-        return code.rows[mutant] != _digest_row({name: digest_file(ROOT / name) for name in code.files}, mutant)
+        today = {name: digest_file(ROOT / name) for name in code.files}
+        return code.rows[mutant] != _digest_row(today, experiment, mutant)
 
     def changed_files(self, experiment: str) -> list[str]:
         """Return the files that have changed since the experiment was last played unbroken."""
@@ -140,8 +143,9 @@ def _digest(text: str) -> str:
     return sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
-def _digest_row(files: Mapping[str, str], mutant: str) -> str:
-    return _digest(json.dumps([sorted(files.items()), digest_mutant(mutant) if mutant else ""]))
+def _digest_row(files: Mapping[str, str], experiment: str, mutant: str) -> str:
+    definition = digest_mutant(mutant) if mutant else ""
+    return _digest(json.dumps([sorted(files.items()), seeds_of(experiment), definition]))
 
 
 # ── A mutant's definition ────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,16 +1,14 @@
-"""The smaller runs of the experiments, with which all mutants are affordable."""
+"""The smaller runs of the experiments, with which all mutants are affordable. seeds.py has their seeds."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from benchmarks.evidence_mutants.mutants import Changes, Mutant
+from benchmarks.evidence_mutants.seeds import SEEDS
 from headgate.evidence.bwfq import cares, paper
 from headgate.evidence.vtc import measured, theorems
 
-SEEDS = 2
-SEEDS_OF = {"fairserve": 6, "fairserve-service": 6, "preemption-limits": 4}
-"""Cheap experiments with counts of few requests a run."""
 _MISSING = ("a100-13b-65000-512.vtc", "a100-13b-65000-768.vtc", "overload.vtc_pred_50")
 """The measured runs, beside those with 27 clients, of which a figure is outside of its tolerance unbroken."""
 _OF_27_CLIENTS = ("real.fcfs", "real.rpm30")

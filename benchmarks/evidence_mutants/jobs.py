@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from benchmarks.evidence_mutants.code import play_recorded
-from benchmarks.evidence_mutants.fewer import FEWER, SEEDS, SEEDS_OF
+from benchmarks.evidence_mutants.fewer import FEWER
 from benchmarks.evidence_mutants.mutants import MUTANTS, applied
 from benchmarks.evidence_mutants.page import Verdicts
+from benchmarks.evidence_mutants.seeds import seeds_of
 from headgate.evidence.document import Setting
 from headgate.evidence.registry import EXPERIMENTS
 from headgate.simulator.run import RunSpec
@@ -47,7 +48,7 @@ def play_timed(job: Job) -> Played:
 def play(job: Job) -> Verdicts:
     """Run an experiment under a mutant, in this process. Raises RuntimeError if it ends with an error: such a mutant is
     itself broken, and says nothing about a claim."""
-    seeds, in_turn = SEEDS_OF.get(job.experiment, SEEDS), _InTurn(job)
+    seeds, in_turn = seeds_of(job.experiment), _InTurn(job)
     with applied(FEWER), applied(MUTANTS.get(job.mutant)):
         try:
             section = EXPERIMENTS[job.experiment](Setting(in_turn, TRACES if TRACES.is_dir() else None, seeds))

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Set
 
 from benchmarks.evidence_mutants.mutants import MUTANTS
+from benchmarks.evidence_mutants.seeds import SEEDS, SEEDS_OF
 from headgate.evidence.document import Cell, Markdown, Table, render_table
 from headgate.evidence.registry import EXPERIMENTS
 
@@ -34,10 +35,10 @@ unbroken and fails under the mutant. Claims without a verdict, and those that do
 left out.
 
 A mutant runs with the experiments that have what it breaks; that it is not in the list of an experiment says nothing
-about what it would turn there. So that the whole is affordable, the runs are smaller than those of the page: two seeds
-(`fairserve` and `fairserve-service` six, `preemption-limits` four); `vtc-measured` plays the runs of which every figure
-is within its tolerance, `vtc-theorems` 40 random workloads, `bwfq-latency` two seeds of one load, `bwfq-cares` one
-seed, both with the orders of their claims alone, and `bwfq-scale` one seed and its sizes up to 100 workers and tenants.
+about what it would turn there. So that the whole is affordable, the runs are smaller than those of the page:
+`vtc-measured` plays the runs of which every figure is within its tolerance, `vtc-theorems` 40 random workloads,
+`bwfq-latency` two seeds of one load, `bwfq-cares` one seed, both with the orders of their claims alone, `bwfq-scale`
+one seed and its sizes up to 100 workers and tenants.
 """
 
 
@@ -47,6 +48,8 @@ def render_page(found: Found, held: Held | None = None, is_stale: IsStale = lamb
 
 def _blocks(found: Found, held: Held, is_stale: IsStale) -> Iterator[str]:
     yield _INTRODUCTION
+    others = ", ".join(f"`{name}` {seeds}" for name, seeds in SEEDS_OF.items())
+    yield f"Experiments that play as many seeds as they are told have {SEEDS} here; {others}.\n"
     stale = {(name, mutant) for name, rows in found.items() for mutant in rows if is_stale(name, mutant)}
     yield _staleness(sum(len(rows) for rows in found.values()), len(stale))
     turned = {mutant: _turned_by(found, mutant) for mutant in MUTANTS}
