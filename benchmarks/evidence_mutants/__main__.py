@@ -2,10 +2,10 @@
 
 Each experiment runs unbroken, and under every mutant that may change it, in smaller runs than those of the page: some
 two hours on two cores. A claim that holds unbroken and fails under a mutant is *turned* by it. The result goes into
-docs/evidence/mutants.json and, as a page, docs/evidence/mutants.md. Beside them mutants_code.json has digests of the code
-that each run executed, by which the page marks what is stale. `--only` and `--mutants` renew a part of it, and after a
-change of code `--stale --cover` a part that still shows for every claim a mutant that turns it. `--planner` runs all that
-a change of the planner may change. Exit code 1 if a mutant turns no claim.
+docs/evidence/mutants.json and, as a page, docs/evidence/mutants.md. Beside them mutants_code.json has digests of the
+code that each run executed, by which the page marks what is stale. `--only` and `--mutants` renew a part of it. After a
+change of code, `--stale --cover` renews a part that shows for every claim a mutant that turns it, and `--planner` all
+that a change of the planner may change. Exit code 1 if a mutant turns no claim.
 """
 
 from __future__ import annotations
