@@ -49,7 +49,7 @@ def render_page(found: Found, held: Held | None = None, is_stale: IsStale = lamb
 def _blocks(found: Found, held: Held, is_stale: IsStale) -> Iterator[str]:
     yield _INTRODUCTION
     others = ", ".join(f"`{name}` {seeds}" for name, seeds in SEEDS_OF.items())
-    yield f"Experiments that play as many seeds as they are told have {SEEDS} here; {others}.\n"
+    yield f"An experiment that can play any number of seeds has {SEEDS} here; {others}.\n"
     stale = {(name, mutant) for name, rows in found.items() for mutant in rows if is_stale(name, mutant)}
     yield _staleness(sum(len(rows) for rows in found.values()), len(stale))
     turned = {mutant: _turned_by(found, mutant) for mutant in MUTANTS}

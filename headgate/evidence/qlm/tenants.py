@@ -27,7 +27,7 @@ _FIVE_SCENES = ((0.4, 3.0), (0.4, 10.0), (0.4, 20.0), (0.4, 40.0), (0.7, 3.0))
 
 _FLOOD_SEEDS_MAX = 3
 _STEADY_LEAST = 0.9
-"""In every seed. Chosen after a look: of five seeds, the second has 94.4 %, and the others 100."""
+"""The part in time in every seed. It was chosen after a look: of five seeds, the second has 94.4 %, the others 100."""
 
 
 @experiment("qlm-flood", "A flood that claims interactive, beside a tenant within its share", "beyond QLM's evaluation")
