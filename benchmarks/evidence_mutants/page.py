@@ -108,7 +108,7 @@ def _of_the_page(found: Found, held: Held, stale: Stale) -> Iterator[str]:
     outside.subtract(name for name, _ in judged)
     if counted := [f"{name} {number}" for name, number in outside.items() if number]:
         yield (
-            "Not judged are claims whose runs are left out here, or which do not hold unbroken in the smaller runs: "
+            "Not judged are claims on runs that are left out here, and claims that fail unbroken in the smaller runs: "
             f"{', '.join(counted)}.\n"
         )
 
