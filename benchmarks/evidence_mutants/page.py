@@ -55,10 +55,15 @@ def _blocks(found: Found, held: Held, is_stale: IsStale) -> Iterator[str]:
     turned = {mutant: _turned_by(found, mutant) for mutant in MUTANTS}
     yield "## Mutants\n"
     rows: list[tuple[Cell, ...]] = [
-        (name, mutant.what, f"{len(turned[name])} of {of}" if (of := _concerned(found, name)) else "not run yet")
+        (
+            *(name, mutant.what),
+            f"{len(turned[name])} of {of}" if (of := _concerned(found, name)) else "not run yet",
+            sum(1 for experiment, _ in turned[name] if (experiment, name) not in stale),
+        )
         for name, mutant in MUTANTS.items()
     ]
-    yield render_table(Table("", ("mutant", "what is broken", "claims that it turns"), rows))
+    columns = ("mutant", "what is broken", "claims that it turns", "with the code of this revision")
+    yield render_table(Table("", columns, rows))
     yield "## Experiments\n"
     counts = {experiment: _count(found, experiment) for experiment in found if list_holding(found[experiment])}
     total, turned_total = (sum(count[at] for count in counts.values()) for at in range(2))

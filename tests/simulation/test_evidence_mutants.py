@@ -258,6 +258,8 @@ def test_the_page_marks_what_is_stale_and_counts_the_claims_that_today_turns() -
     assert "2 of 3 plays are of the code of this revision." in page
     assert "| it holds | no lift, no cap † |" in page
     assert "| it is old | no cap † |" in page
+    assert f"| no lift | {MUTANTS['no lift'].what} | 1 of 3 | 1 |" in page
+    assert f"| no cap | {MUTANTS['no cap'].what} | 2 of 3 | 0 |" in page
     assert "4 claims hold in evidence.md. 2 of them are turned by a mutant (1 by one that was played with the" in page
     assert "1 by none, and 1 are not judged." in page
     assert "All 3 plays are of the code of this revision." in render_page(found)
