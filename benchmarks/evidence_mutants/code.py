@@ -131,7 +131,8 @@ def _code_of(text: str) -> str:
             lines[row - 1] = lines[row - 1][:column]
     for node in ast.walk(ast.parse(text)):
         if _is_text(node):
-            lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)
+            for row in range(node.lineno - 1, node.end_lineno or node.lineno):
+                lines[row] = ""
     return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
