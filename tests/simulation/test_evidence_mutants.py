@@ -226,8 +226,24 @@ def test_the_code_of_a_play_is_the_files_that_it_ran_through_and_their_constants
     assert all(files.values())
 
 
+def test_a_constant_is_code_and_a_function_that_did_not_run_is_not(product: Path) -> None:
+    user = product / "dispatcher" / "user.py"
+    user.write_text("from dispatcher.bounds import MOST\nfrom dispatcher.rule import rule\n")
+    assert code._with_constants([user]) == {user, product / "dispatcher" / "bounds.py"}
+
+
+def test_a_row_is_stale_after_a_change_of_its_seeds(product: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = Codes({})
+    codes.record("first", "", {"dispatcher/rule.py": digest_file(product / "dispatcher" / "rule.py")})
+    assert not codes.is_stale("first", "")
+    monkeypatch.setattr(code, "seeds_of", lambda experiment: 7)
+    assert codes.is_stale("first", "")
+
+
 def test_the_digest_of_a_mutant_is_of_what_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = {name: digest_mutant(name) for name in MUTANTS}
+    before, codes = {name: digest_mutant(name) for name in MUTANTS}, Codes({})
+    codes.record("first", "rpm halved", {})
+    assert not codes.is_stale("first", "rpm halved")
     assert len(set(before.values())) == len(MUTANTS)
     text = code._MUTANTS.read_text("utf-8")
     for old, new, changed in (
@@ -241,6 +257,7 @@ def test_the_digest_of_a_mutant_is_of_what_it_changes(tmp_path: Path, monkeypatc
         monkeypatch.setattr(code, "_MUTANTS", tmp_path / "mutants.py")
         digest_mutant.cache_clear()
         assert [name for name in MUTANTS if digest_mutant(name) != before[name]] == changed
+        assert codes.is_stale("first", "rpm halved") == ("rpm halved" in changed)
     monkeypatch.undo()
     digest_mutant.cache_clear()
 
