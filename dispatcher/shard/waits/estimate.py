@@ -52,6 +52,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import inf, sqrt
+from statistics import fmean
 from typing import NamedTuple
 
 from dispatcher.model.facts import Accepted, Dispatched, Dropped, Fact, ModelOrdered, WorkerLost, WorkerSet
@@ -70,6 +71,8 @@ NEAR_ENDS = 4.0
 """A wait for at most so many ends is of the phase NEAR."""
 LEAST_S = 0.001
 """No shorter wait is predicted, because a ratio to 0 has no meaning."""
+_ESTIMATES = 32
+"""The mean estimate is that of at most so many waiting calls."""
 COST = 500.0
 """Service units of a call of which nothing is known."""
 SLOT_PER_S = 50.0
@@ -179,21 +182,23 @@ def correct(record: WaitRecord, costs: Costs | None, model: str, theory: Theory,
 
 
 def _mean_cost(state: State, tenant: Tenant, model: str, deferred: bool) -> float:
-    """Return the mean service of the model's calls. Without any end, the estimate of the tenant's first waiting call is
-    the mean."""
+    """Return the mean service of the model's calls. Without any end it is the mean estimate of the tenant's first
+    waiting calls: that of one call would make each wait several times too short or too long."""
     record = state.waits
     for known in (record.models.get(model), record.all):
         if known is not None and known.costs.ends and known.costs.mean > 0:
             return known.costs.mean
     queue = tenant.queues.get((model, deferred))
-    return (queue.head().cost if queue is not None and queue.count else 0.0) or COST
+    waiting = queue.calls[:_ESTIMATES] if queue is not None else ()
+    costs = [call.cost for *_, call in waiting if call.queued and call.cost > 0]
+    return fmean(costs) if costs else COST
 
 
 def _batch(state: State, model: str, slots: int, full_s: float, *, is_loaded: bool) -> FullBatch:
     """Return the model's batch. One that is loaded next begins with `slots` requests at once."""
     known = state.waits.models.get(model) or state.waits.all
     costs = known.costs
-    variation = sqrt(costs.variance) / costs.mean if costs.ends >= COSTS_MIN and costs.mean > 0 else 1.0
+    variation = sqrt(costs.variance) / costs.mean if costs.ends >= COSTS_MIN and costs.mean > 0 else 0.8
     ages = state.running_ages.of(model, state.at) if is_loaded else (0.0, 0.0)
     return FullBatch(slots, full_s, variation, *ages)
 
@@ -206,7 +211,8 @@ def _service(state: State, model: str) -> tuple[int, Phase, Quantiles, float]:
     slots = state.slots.open_by_model.get(model, 0)
     if slots:
         prior = _slot_prior(record, known, known.full_slot_per_s)
-        return slots, Phase.FAR, _AT_ONCE, slots * known.pace.slot_per_s(prior)
+        running = state.running_ages.count(model)
+        return slots, Phase.FAR, _AT_ONCE, slots * known.pace.slot_per_s(prior, running)
     turn = until_loaded(state, model)
     slots = known.slots or max(turn.slots, record.all.slots)
     prior = _slot_prior(record, known, known.full_slot_per_s or turn.full_slot_per_s)
