@@ -7,8 +7,8 @@ wrong while the load drifts. So each announced quantile has a level x, which mov
 
 alpha: 0.5 or 0.9. covered: 1 if the wait was no longer than announced, else 0. spread: the standard deviation of the
 logarithm of the wait, as the estimate has it, within bounds. For any sequence of waits, the sum of g (alpha - covered)
-is the change of x. So as long as x is within LIMIT, the coverage, weighted by g, differs from alpha by at most 2 LIMIT /
-sum of g.
+is the change of x. So as long as x is within LIMIT, the coverage, weighted by g, differs from alpha by at most
+2 LIMIT / sum of g.
 
 An outcome is known when the wait ends or exceeds what was announced, whichever is first: a request that still waits is
 a miss as soon as its time has passed. Until then the request is open. While many are open, all of them answer to one
