@@ -15,7 +15,7 @@ from dispatcher.shard.waits import estimate as waits
 from dispatcher.shard.waits import loads
 from dispatcher.shard.waits.estimate import expected_wait
 from dispatcher.shard.waits.learned import Pace, Phase
-from dispatcher.shard.waits.record import COMMON_LEVELS, COSTS_MAX, WaitRecord
+from dispatcher.shard.waits.record import COSTS_MAX, WaitRecord
 from tests.support.world.lone_shard import LoneShard, report, swap_report
 
 COST = 700.0
@@ -219,7 +219,7 @@ def test_while_a_model_is_missing_or_loaded_all_models_have_the_same_levels(phas
     estimate = Quantiles(5.0, 10.0, 20.0)
     own, other = (record.cover(None, model, phase, estimate, 30.0) for model in (call.model, "other"))
     assert own.p50 > estimate.p50
-    assert other == (own if phase in COMMON_LEVELS else estimate)
+    assert other == (own if phase in (Phase.ORDERED, Phase.MISSING) else estimate)
 
 
 def test_the_first_ends_after_a_load_do_not_change_the_pace_much() -> None:
@@ -227,6 +227,21 @@ def test_the_first_ends_after_a_load_do_not_change_the_pace_much() -> None:
     assert pace.slot_per_s(50.0, 100) == pytest.approx(50.0, rel=0.05)
     assert pace.slot_per_s(50.0) > 100.0
     assert Pace(served=40_000.0, slot_s=100.0, ends=400.0).slot_per_s(50.0, 100) == pytest.approx(400.0, rel=0.05)
+
+
+def test_a_short_first_end_of_a_full_batch_makes_the_next_waits_hardly_shorter() -> None:
+    shard = LoneShard(None, report(slots=20))
+    first = [shard.call() for _ in range(20)]
+    second = [shard.call() for _ in range(40)]
+    shard.now += 20 * EACH_S
+    for name in first:
+        shard.end(name, TOKENS)
+    shard.now += 0.05
+    state = shard.shard.state
+    before = expected_wait(state, state.tenants["a"], "m", 100)
+    shard.end(second[0], TOKENS)
+    after = expected_wait(state, state.tenants["a"], "m", 100)
+    assert after.predicted_s > 0.9 * before.predicted_s
 
 
 def test_before_any_end_the_mean_of_the_waiting_calls_is_the_cost() -> None:
