@@ -43,6 +43,8 @@ ADAPTERS_MAX = 64
 """The most adapters of a worker. Its row in the log has their names."""
 TEXT: frozenset[str] = frozenset({Capability.CHAT, Capability.COMPLETION})
 """What every engine that generates text supports."""
+CAPACITY_MAX = 1e9
+"""The most service units a second of a worker. A larger number in a report is a mistake."""
 SLOTS_MAX, BATCH_MAX = 1024, 4096
 """The most slots of a worker, and the largest batch of its engine."""
 
@@ -71,6 +73,14 @@ class LoadableModel(NamedTuple):
     """The worker's measured capacity with it, in service units a second; 0 while unknown."""
     capabilities: tuple[str, ...] = ()
     """What its engine supports, sorted: the names are those of Capability."""
+    expected_per_s: float = 0.0
+    """The capacity that the worker probably has with it, from batches that were not full; 0 while unknown."""
+
+    @property
+    def known_per_s(self) -> float:
+        """The measured capacity, or the expected one while there is none; 0 if neither is known. A number that no
+        worker can have counts as unknown."""
+        return next((each for each in (self.service_per_s, self.expected_per_s) if 0 < each <= CAPACITY_MAX), 0.0)
 
     @classmethod
     def of(cls, fields: Iterable[Any]) -> LoadableModel:
@@ -79,6 +89,8 @@ class LoadableModel(NamedTuple):
         return loaded._replace(capabilities=tuple(loaded.capabilities))
 
 
+LOADABLE_BEFORE = 6
+"""The number of a LoadableModel's fields in format OLDEST (formats.py)."""
 GROUPS_MAX = 64
 """The groups of a plan in the log."""
 ORDER_MAX = 16

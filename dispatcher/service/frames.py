@@ -20,6 +20,7 @@ from dispatcher.model.call import made, row_defaults, row_hints
 from dispatcher.model.commands import Command, Offer, Outcome, Over
 from dispatcher.model.errors import BadFrame
 from dispatcher.model.exact_json import read_json, write_json
+from dispatcher.model.fleet import LOADABLE_BEFORE
 from dispatcher.model.formats import NEWEST
 
 
@@ -110,8 +111,11 @@ class RecordCodec:
         """Return the record for a process that reads this format."""
         kind = type(record)
         row = record.row() if kind in self._with_rows else record
-        if reads < NEWEST and kind in self._before:
-            row = row[: self._before[kind]]
+        if reads < NEWEST:
+            row = row[: self._before.get(kind, len(row))]
+            if kind is commands.Report:
+                models = tuple(each[:LOADABLE_BEFORE] for each in record.models)
+                row = record._replace(models=models)
         return [self._letters[kind], *row]
 
     def unpack(self, packed: Any) -> Any:

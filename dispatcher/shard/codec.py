@@ -30,7 +30,7 @@ from dispatcher.model.facts import (
     WorkerLost,
     WorkerSet,
 )
-from dispatcher.model.fleet import GroupPlan, LoadableModel, WorkerPlan
+from dispatcher.model.fleet import LOADABLE_BEFORE, GroupPlan, LoadableModel, WorkerPlan
 from dispatcher.model.formats import NEWEST, OLDEST, SKIPPABLE
 
 COMPRESSED_FROM_BYTES = 1024
@@ -125,7 +125,12 @@ def _of_older_format(row: list[Any]) -> list[Any]:
     for name, value in zip(_NAMES[letter][size:], fields[size:], strict=False):  # a row may lack its last field
         if value != defaults[name]:
             raise ValueError(f"format {OLDEST} has no {name} in a {kind.__name__}")
-    return row[: size + 1]
+    if kind is WorkerSet:
+        place = _NAMES[letter].index("models")
+        if any(each.expected_per_s for each in fields[place]):
+            raise ValueError(f"format {OLDEST} has no expected_per_s in a LoadableModel")
+        fields[place] = [each[:LOADABLE_BEFORE] for each in fields[place]]
+    return [letter, *fields[:size]]
 
 
 def _shape(row: list[Any]) -> tuple[Any, ...] | None:

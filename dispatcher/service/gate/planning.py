@@ -1,7 +1,7 @@
 """Plans the fleet of a leader: makes a picture of its shard, lets `offload` plan, and proposes the plan to the shard.
 
 A plan is due when a miss is predicted, at most every REPLAN_S, and otherwise every SWEEP_S. While no worker can load
-several models, or no throughput is measured, nothing is planned. A planner that fails or takes too long costs a plan:
+several models, or no throughput is known, nothing is planned. A planner that fails or takes too long costs a plan:
 dispatch goes on without it, and the shard checks every plan that it gets, so two planners do no harm
 (shard/swapping.py).
 
@@ -71,7 +71,7 @@ class Planning:
 
     async def _plan(self) -> None:
         picture = plan_input(self._replica.shard.state, self._forecasts, self._clock.now())
-        if not picture.is_measured:
+        if not picture.has_rate:
             return
         try:
             async with asyncio.timeout(_PLAN_MAX_S):

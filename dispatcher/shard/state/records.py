@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from dispatcher.model.call import made
 from dispatcher.model.facts import WorkerSet
+from dispatcher.model.fleet import CAPACITY_MAX
 from dispatcher.policies.orders.queues import Call
 from dispatcher.policies.planning.fleet import DRAIN_S
 from dispatcher.policies.planning.slo import NORMAL
@@ -59,6 +60,7 @@ class Worker:
     """
 
     __slots__ = (
+        "capacity_per_s",
         "causes",
         "config",
         "failures",
@@ -95,6 +97,10 @@ class Worker:
         self.name, self.model, self.url, self.slots = config.worker, config.model, config.url, config.slots
         self.swap_s = {each.model: each.swap_s for each in config.models}
         """The seconds that each of its models takes to load; empty for a worker that keeps its model."""
+        own = next((each for each in config.models if each.model == config.model), None)
+        measured = config.service_per_s if 0 < config.service_per_s <= CAPACITY_MAX else 0.0
+        self.capacity_per_s = measured or (own.known_per_s if own is not None else 0.0)
+        """Its measured capacity with its model, in service units a second, or the expected one; 0 if unknown."""
         self._open()
 
     def order(self, model: str, at: float) -> None:

@@ -339,7 +339,7 @@ def _fit(state: State, model: str) -> FleetFit:
 
 
 def _rate(worker: Worker, model: str) -> float:
-    return next((each.service_per_s for each in worker.config.models if each.model == model), 0.0)
+    return next((each.known_per_s for each in worker.config.models if each.model == model), 0.0)
 
 
 def _until_urgent_s(state: State, tenant: Tenant, model: str) -> float:

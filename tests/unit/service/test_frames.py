@@ -29,7 +29,14 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
     "tuple[str, ...]": st.lists(TEXT, max_size=4).map(tuple),
     "tuple[LoadableModel, ...]": st.lists(
         st.builds(
-            LoadableModel, TEXT, NUMBER, st.integers(0, 2**53), NUMBER, NUMBER, st.lists(TEXT, max_size=2).map(tuple)
+            LoadableModel,
+            TEXT,
+            NUMBER,
+            st.integers(0, 2**53),
+            NUMBER,
+            NUMBER,
+            st.lists(TEXT, max_size=2).map(tuple),
+            NUMBER,
         ),
         max_size=3,
     ).map(tuple),
