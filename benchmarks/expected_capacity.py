@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from random import Random
 from statistics import median
 
-
 from dispatcher.policies.service import WEIGHTED_TOKENS
 from gpu_worker.engines.modelled.engine import PROFILE
 from gpu_worker.policies.expected_capacity import ExpectedCapacity, FillTimes

@@ -73,14 +73,6 @@ class LoadableModel(NamedTuple):
     """The worker's measured capacity with it, in service units a second; 0 while unknown."""
     capabilities: tuple[str, ...] = ()
     """What its engine supports, sorted: the names are those of Capability."""
-    expected_per_s: float = 0.0
-    """The capacity that the worker probably has with it, from batches that were not full; 0 while unknown."""
-
-    @property
-    def known_per_s(self) -> float:
-        """The measured capacity, or the expected one while there is none; 0 if neither is known. A number that no
-        worker can have counts as unknown."""
-        return next((each for each in (self.service_per_s, self.expected_per_s) if 0 < each <= CAPACITY_MAX), 0.0)
 
     @classmethod
     def of(cls, fields: Iterable[Any]) -> LoadableModel:
@@ -89,8 +81,6 @@ class LoadableModel(NamedTuple):
         return loaded._replace(capabilities=tuple(loaded.capabilities))
 
 
-LOADABLE_BEFORE = 6
-"""The number of a LoadableModel's fields in format OLDEST (formats.py)."""
 GROUPS_MAX = 64
 """The groups of a plan in the log."""
 ORDER_MAX = 16

@@ -20,7 +20,6 @@ from dispatcher.model.call import made, row_defaults, row_hints
 from dispatcher.model.commands import Command, Offer, Outcome, Over
 from dispatcher.model.errors import BadFrame
 from dispatcher.model.exact_json import read_json, write_json
-from dispatcher.model.fleet import LOADABLE_BEFORE
 from dispatcher.model.formats import NEWEST
 
 
@@ -111,11 +110,8 @@ class RecordCodec:
         """Return the record for a process that reads this format."""
         kind = type(record)
         row = record.row() if kind in self._with_rows else record
-        if reads < NEWEST:
-            row = row[: self._before.get(kind, len(row))]
-            if kind is commands.Report:
-                models = tuple(each[:LOADABLE_BEFORE] for each in record.models)
-                row = record._replace(models=models)
+        if reads < NEWEST and kind in self._before:
+            row = row[: self._before[kind]]
         return [self._letters[kind], *row]
 
     def unpack(self, packed: Any) -> Any:
@@ -234,7 +230,7 @@ COMMANDS = RecordCodec(
         "n": commands.Plan,
         "f": commands.UseFormat,
     },
-    {commands.End: 10, commands.Accept: 20},
+    {commands.End: 10, commands.Accept: 20, commands.Report: 13},
 )
 _OUTCOMES = RecordCodec(
     {
@@ -247,7 +243,7 @@ _OUTCOMES = RecordCodec(
         "d": commands.Done,
     }
 )
-WORKERS = RecordCodec({"w": facts.WorkerSet})
+WORKERS = RecordCodec({"w": facts.WorkerSet}, {facts.WorkerSet: 12})
 _PLAIN = RecordCodec(
     {
         "h": Hello,

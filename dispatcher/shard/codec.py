@@ -30,7 +30,7 @@ from dispatcher.model.facts import (
     WorkerLost,
     WorkerSet,
 )
-from dispatcher.model.fleet import LOADABLE_BEFORE, GroupPlan, LoadableModel, WorkerPlan
+from dispatcher.model.fleet import GroupPlan, LoadableModel, WorkerPlan
 from dispatcher.model.formats import NEWEST, OLDEST, SKIPPABLE
 
 COMPRESSED_FROM_BYTES = 1024
@@ -56,7 +56,7 @@ _KINDS: dict[str, type[Any]] = {
 }
 """A new kind of fact that readers must not miss needs a new format, so that older readers stop instead of misreading
 the log. A kind that they may miss has a letter that begins with SKIPPABLE."""
-_FIELDS_BEFORE = {OrderSet: 1, Ended: 9, Dropped: 6, Accepted: 16, ModelOrdered: 2}
+_FIELDS_BEFORE = {OrderSet: 1, Ended: 9, Dropped: 6, Accepted: 16, ModelOrdered: 2, WorkerSet: 12}
 """The number of fields in format OLDEST, of the kinds that have more since."""
 _LETTERS = {kind: letter for letter, kind in _KINDS.items()}
 _HEAD = (int, str, str, int, list)
@@ -65,6 +65,7 @@ _FROM_LISTS: dict[str, Callable[[list[Any]], tuple[Any, ...]]] = {
     "clocks": tuple,
     "calls": tuple,
     "capabilities": tuple,
+    "expected_per_s": tuple,
     "models": lambda models: tuple(map(LoadableModel.of, models)),
     "workers": lambda workers: tuple(map(WorkerPlan.of, workers)),
     "groups": lambda groups: tuple(map(GroupPlan.of, groups)),
@@ -125,12 +126,7 @@ def _of_older_format(row: list[Any]) -> list[Any]:
     for name, value in zip(_NAMES[letter][size:], fields[size:], strict=False):  # a row may lack its last field
         if value != defaults[name]:
             raise ValueError(f"format {OLDEST} has no {name} in a {kind.__name__}")
-    if kind is WorkerSet:
-        place = _NAMES[letter].index("models")
-        if any(each.expected_per_s for each in fields[place]):
-            raise ValueError(f"format {OLDEST} has no expected_per_s in a LoadableModel")
-        fields[place] = [each[:LOADABLE_BEFORE] for each in fields[place]]
-    return [letter, *fields[:size]]
+    return row[: size + 1]
 
 
 def _shape(row: list[Any]) -> tuple[Any, ...] | None:

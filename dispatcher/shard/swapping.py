@@ -105,12 +105,11 @@ def fleet_worker(worker: Worker, now: float) -> FleetWorker:
     loaded_at = now if worker.load else max(worker.config.loaded_at, worker.ordered_at)
     measured = {each.model: each.service_per_s for each in worker.config.models}
     measured[worker.model] = worker.config.service_per_s or measured.get(worker.model, 0.0)
-    expected = {each.model: each.expected_per_s for each in worker.config.models}
     kind = " ".join([str(worker.slots), *sorted(swap_s)])
     return FleetWorker(
         worker.name, kind, worker.target, loaded_at, swap_s, _free_s(worker), _possible(measured),
         max(1, worker.slots), _batch_s(worker), len(worker.running), _swapping_s(worker, now), worker.last_swap_s,
-        worker.paid_until, _possible(expected),
+        worker.paid_until, worker.expected_per_s,
     )  # fmt: skip
 
 

@@ -6,16 +6,13 @@ from collections.abc import Sequence
 
 from dispatcher.model.commands import Attempts, Report, Retire
 from dispatcher.model.facts import WorkerSet
-from dispatcher.model.fleet import LoadableModel
+from dispatcher.model.fleet import CAPACITY_MAX, LoadableModel
 from dispatcher.model.formats import OLDEST
 from dispatcher.shard.fold import Decision
 from dispatcher.shard.state.records import FOR_A_TIME, Worker
 
 _CHANGE = 0.1
 """A measured capacity or swap time is logged if it differs from the logged one by more than this fraction."""
-
-_UNMEASURED = {"swap_s": 0.0, "service_per_s": 0.0, "expected_per_s": 0.0}
-"""The measurements of a model."""
 
 RETIRE_S = 180.0
 """A worker retires for so long after each Retire: three sweeps."""
@@ -31,8 +28,8 @@ def report(decision: Decision, command: Report) -> Attempts:
     reported = WorkerSet(
         command.worker, command.url, command.model, command.slots, command.context_tokens, command.bytes_per_token,
         command.service_per_s, "draining" if command.draining else "serving",
-        capabilities=command.capabilities, models=_models(command, state.format),
-        loaded_at=_loaded_at(known, command, state.at),
+        capabilities=command.capabilities, models=command.models,
+        loaded_at=_loaded_at(known, command, state.at), expected_per_s=_expected(command, state.format),
     )  # fmt: skip
     if known is None:
         decision.add(reported)
@@ -77,16 +74,21 @@ def _merge_report(old: WorkerSet, new: WorkerSet) -> WorkerSet:
         new = new._replace(service_per_s=old.service_per_s)
     if _alike(old.models, new.models):
         new = new._replace(models=old.models)
+    if len(old.expected_per_s) == len(new.expected_per_s) and all(
+        map(_is_near, new.expected_per_s, old.expected_per_s)
+    ):
+        new = new._replace(expected_per_s=old.expected_per_s)
     if old.state in FOR_A_TIME and new.state == "serving":
         new = new._replace(state=old.state, until=old.until)
     return new
 
 
-def _models(command: Report, of_format: int) -> tuple[LoadableModel, ...]:
-    """Return the reported models. A log of format OLDEST has no expected capacities."""
-    if of_format > OLDEST:
-        return command.models
-    return tuple(each._replace(expected_per_s=0.0) for each in command.models)
+def _expected(command: Report, of_format: int) -> tuple[float, ...]:
+    """Return the expected capacity of each reported model. A log of format OLDEST cannot say it. A number that no
+    worker can have is unknown."""
+    if of_format == OLDEST or len(command.expected_per_s) != len(command.models):
+        return ()
+    return tuple(rate if 0 < rate <= CAPACITY_MAX else 0.0 for rate in command.expected_per_s)
 
 
 def _loaded_at(known: Worker | None, command: Report, now: float) -> float:
@@ -99,8 +101,9 @@ def _loaded_at(known: Worker | None, command: Report, now: float) -> float:
 def _alike(old: Sequence[LoadableModel], new: Sequence[LoadableModel]) -> bool:
     """Return whether two lists of models differ in nothing but measurements, and in those a little."""
     return len(old) == len(new) and all(
-        was._replace(**_UNMEASURED) == now._replace(**_UNMEASURED)
-        and all(_is_near(getattr(now, name), getattr(was, name)) for name in _UNMEASURED)
+        was._replace(swap_s=0.0, service_per_s=0.0) == now._replace(swap_s=0.0, service_per_s=0.0)
+        and _is_near(now.swap_s, was.swap_s)
+        and _is_near(now.service_per_s, was.service_per_s)
         for was, now in zip(old, new, strict=True)
     )
 

@@ -118,21 +118,18 @@ class ModelSwaps:
             await swaps._timed_load(swaps._models[own])
         return swaps
 
-    def loadable(
-        self, loaded: str, service_per_s: Callable[[str], float], expected_per_s: Callable[[str], float]
-    ) -> tuple[LoadableModel, ...]:
+    def loadable(self, loaded: str, service_per_s: Callable[[str], float]) -> tuple[LoadableModel, ...]:
         """Return the models for the gate, sorted by name, without those that rest after failures. Empty if the worker
         has one model only.
 
         `loaded`: the model to which the others are swapped. `service_per_s`: the measured capacity with a model, 0 if
-        unknown. `expected_per_s`: the one that it probably has, 0 if unknown.
+        unknown.
         """
         now_s = self._clock.monotonic()
         return tuple(
             LoadableModel(
                 name, 0.0 if name == loaded else self._costs(model).expected_s, model.facts.context_tokens,
                 model.facts.bytes_per_token, service_per_s(name), tuple(sorted(model.facts.capabilities)),
-                expected_per_s(name),
             )
             for name, model in sorted(self._models.items())
             if name == loaded or model.rests_until_s <= now_s

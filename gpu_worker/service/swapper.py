@@ -49,8 +49,9 @@ class Swapper:
         )
         self._expected: dict[str, ExpectedCapacity] = {}
         self._settled = SettledService()
-        self._has_swapped = False
-        """True if a swap was under way since the last report of a model that serves."""
+        self._is_changed = True
+        """True until the first report after the start and after each swap: the service until then is of canaries and of
+        another model."""
 
     @property
     def is_swapping(self) -> bool:
@@ -62,7 +63,7 @@ class Swapper:
         if not model or model == loaded or self.is_swapping or self._stopped or not self.swaps.can_load(model):
             return
         logger.info("swap from %s to %s", loaded, model)
-        self._has_swapped = True
+        self._is_changed = True
         self._swap = asyncio.ensure_future(self._load(model))
         self._swap.add_done_callback(self._on_swap_end)
         self.swaps.engine.changed.set()
@@ -77,12 +78,12 @@ class Swapper:
         settled = self._settled.take(served, WEIGHTED_TOKENS(self._executions.prompt_tokens(), 0))
         if not self.is_swapping:
             self._facts = self._executions.engine.facts
-            # A stretch with a swap in it is of two models.
-            self._capacities[self._facts.model].observe(now_s, served, saturated=saturated and not self._has_swapped)
-            if not self._has_swapped:
+            self._capacities[self._facts.model].observe(now_s, served, saturated=saturated and not self._is_changed)
+            if not self._is_changed:
                 self._expected_of(self._facts.model).observe(times_s, settled)
-            self._has_swapped = False
+            self._is_changed = False
         facts, measured = self._facts, self._capacities[self._facts.model]
+        models = self.swaps.loadable(facts.model, lambda model: self._capacities[model].service_per_s)
         return report._replace(
             model=facts.model,
             context_tokens=facts.context_tokens,
@@ -90,11 +91,8 @@ class Swapper:
             capabilities=tuple(sorted(facts.capabilities)),
             service_per_s=measured.service_per_s,
             draining=report.draining or self.is_swapping,
-            models=self.swaps.loadable(
-                facts.model,
-                lambda model: self._capacities[model].service_per_s,
-                lambda model: self._expected_of(model).service_per_s(report.slots),
-            ),
+            models=models,
+            expected_per_s=tuple(self._expected_of(each.model).service_per_s(report.slots) for each in models),
         )
 
     def _expected_of(self, model: str) -> ExpectedCapacity:

@@ -60,9 +60,9 @@ class Worker:
     """
 
     __slots__ = (
-        "capacity_per_s",
         "causes",
         "config",
+        "expected_per_s",
         "failures",
         "load",
         "model",
@@ -97,10 +97,9 @@ class Worker:
         self.name, self.model, self.url, self.slots = config.worker, config.model, config.url, config.slots
         self.swap_s = {each.model: each.swap_s for each in config.models}
         """The seconds that each of its models takes to load; empty for a worker that keeps its model."""
-        own = next((each for each in config.models if each.model == config.model), None)
-        measured = config.service_per_s if 0 < config.service_per_s <= CAPACITY_MAX else 0.0
-        self.capacity_per_s = measured or (own.known_per_s if own is not None else 0.0)
-        """Its measured capacity with its model, in service units a second, or the expected one; 0 if unknown."""
+        expected = zip(config.models, config.expected_per_s, strict=False)
+        self.expected_per_s = {each.model: rate for each, rate in expected if rate}
+        """The capacity that it expects with each of its models, in service units a second; absent if unknown."""
         self._open()
 
     def order(self, model: str, at: float) -> None:
@@ -111,6 +110,17 @@ class Worker:
         is_open = self.config.state == "serving" and not self.load
         self.slots_open = self.slots if is_open else 0
         """The number of its slots if it gets new work, otherwise 0."""
+
+    @property
+    def capacity_per_s(self) -> float:
+        """Its measured capacity with its model, in service units a second, or the expected one; 0 if unknown."""
+        measured = self.config.service_per_s
+        return measured if 0 < measured <= CAPACITY_MAX else self.expected_per_s.get(self.model, 0.0)
+
+    def capacity_with(self, model: str) -> float:
+        """Return its measured capacity with one of its models, or the expected one; 0 if unknown."""
+        measured = next((each.service_per_s for each in self.config.models if each.model == model), 0.0)
+        return measured if 0 < measured <= CAPACITY_MAX else self.expected_per_s.get(model, 0.0)
 
     @property
     def order_ends_at(self) -> float:

@@ -26,17 +26,11 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
     "float": NUMBER,
     "float | None": st.none() | NUMBER,
     "bool": st.booleans(),
+    "tuple[float, ...]": st.lists(NUMBER, max_size=3).map(tuple),
     "tuple[str, ...]": st.lists(TEXT, max_size=4).map(tuple),
     "tuple[LoadableModel, ...]": st.lists(
         st.builds(
-            LoadableModel,
-            TEXT,
-            NUMBER,
-            st.integers(0, 2**53),
-            NUMBER,
-            NUMBER,
-            st.lists(TEXT, max_size=2).map(tuple),
-            NUMBER,
+            LoadableModel, TEXT, NUMBER, st.integers(0, 2**53), NUMBER, NUMBER, st.lists(TEXT, max_size=2).map(tuple)
         ),
         max_size=3,
     ).map(tuple),

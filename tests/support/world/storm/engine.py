@@ -150,9 +150,7 @@ class StormSwaps:
     def step_s(self, model: str) -> float:
         return 0.0
 
-    def loadable(
-        self, loaded: str, service_per_s: Callable[[str], float], expected_per_s: Callable[[str], float]
-    ) -> tuple[LoadableModel, ...]:
+    def loadable(self, loaded: str, service_per_s: Callable[[str], float]) -> tuple[LoadableModel, ...]:
         return tuple(
             LoadableModel(
                 model,
@@ -160,7 +158,6 @@ class StormSwaps:
                 CONTEXT_TOKENS,
                 1.0,
                 service_per_s(model) or self._service_per_s,
-                expected_per_s=expected_per_s(model),
             )
             for model in self._models
         )
