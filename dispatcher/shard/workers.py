@@ -10,6 +10,7 @@ from dispatcher.model.fleet import CAPACITY_MAX, LoadableModel
 from dispatcher.model.formats import OLDEST
 from dispatcher.shard.fold import Decision
 from dispatcher.shard.state.records import FOR_A_TIME, Worker
+from dispatcher.shard.state.state import State
 
 _CHANGE = 0.1
 """A measured capacity or swap time is logged if it differs from the logged one by more than this fraction."""
@@ -29,7 +30,7 @@ def report(decision: Decision, command: Report) -> Attempts:
         command.worker, command.url, command.model, command.slots, command.context_tokens, command.bytes_per_token,
         command.service_per_s, "draining" if command.draining else "serving",
         capabilities=command.capabilities, models=command.models,
-        loaded_at=_loaded_at(known, command, state.at), expected_per_s=_expected(command, state.format),
+        loaded_at=_loaded_at(known, command, state.at), expected_per_s=_expected(state, command),
     )  # fmt: skip
     if known is None:
         decision.add(reported)
@@ -83,10 +84,10 @@ def _merge_report(old: WorkerSet, new: WorkerSet) -> WorkerSet:
     return new
 
 
-def _expected(command: Report, of_format: int) -> tuple[float, ...]:
-    """Return the expected capacity of each reported model. A log of format OLDEST cannot say it. A number that no
-    worker can have is unknown."""
-    if of_format == OLDEST or len(command.expected_per_s) != len(command.models):
+def _expected(state: State, command: Report) -> tuple[float, ...]:
+    """Return the expected capacity of each reported model. A log in format OLDEST cannot say it. A number that no worker
+    can have is unknown."""
+    if (state.log_order and state.format == OLDEST) or len(command.expected_per_s) != len(command.models):
         return ()
     return tuple(rate if 0 < rate <= CAPACITY_MAX else 0.0 for rate in command.expected_per_s)
 

@@ -44,8 +44,8 @@ ERROR, ERROR_INTERVALS = 0.2, 4
 """The prior of the intervals' errors: this part of their service, as if so many intervals had shown it."""
 INTERVAL_S = 1.0
 """Intervals with fewer request-seconds are put together."""
-SILENT_S = 60.0
-"""An interval without any service for so long is left out: the engine hangs. The prompt of one request is read sooner."""
+SILENT_S = 10.0
+"""After so many seconds without any service the engine hangs, and they are left out. A prompt takes less."""
 SERVICE_MAX, SECONDS_MAX = 1e12, 1e6
 """More than this in an interval is a mistake."""
 
@@ -63,8 +63,8 @@ class FillTimes:
 
     def set_running(self, running: int, now_s: float) -> None:
         """Note that so many requests run from now on."""
-        if self._running:
-            self._times_s[self._running] += max(0.0, now_s - self._since_s)
+        if self._running and now_s > self._since_s:
+            self._times_s[self._running] += now_s - self._since_s
         self._running, self._since_s = running, now_s
 
     def take(self, now_s: float) -> dict[int, float]:
@@ -96,6 +96,7 @@ class ExpectedCapacity:
     _times_s: defaultdict[int, float] = field(default_factory=lambda: defaultdict(float))
     _service: float = 0.0
     """The times and the service of the interval that has not ended."""
+    _hangs: bool = False
     _intervals: float = 0.0
     _squares: float = 0.0
     """The sum of the squares of the services, each divided by the request-seconds."""
@@ -109,14 +110,17 @@ class ExpectedCapacity:
         that were delivered meanwhile."""
         if not 0 <= service <= SERVICE_MAX or not all(n > 0 and 0 <= t <= SECONDS_MAX for n, t in times_s.items()):
             return
+        if self._hangs:
+            self._hangs = service == 0
+            return
         for running, seconds in times_s.items():
             self._times_s[running] += seconds
         self._service += service
-        request_seconds = sum(n * t for n, t in self._times_s.items())
-        is_over = self._service > 0 and request_seconds >= INTERVAL_S
+        is_over = self._service > 0 and sum(n * t for n, t in self._times_s.items()) >= INTERVAL_S
+        self._hangs = self._service == 0 and sum(self._times_s.values()) > SILENT_S
         if is_over:
             self._add(self._times_s, self._service)
-        if is_over or sum(self._times_s.values()) > SILENT_S:
+        if is_over or self._hangs:
             self._times_s.clear()
             self._service = 0.0
 

@@ -132,7 +132,7 @@ def test_what_is_no_frame_is_refused(packed: bytes) -> None:
 
 def test_a_list_field_holds_texts_only() -> None:
     packed = frames.COMMANDS.pack(commands.Report("w", "u", "m", 1, 1, 1.0, 1.0, False, 0.0, 0, ("a#1",)))
-    packed[-1] = [1]
+    packed[1 + commands.Report._fields.index("live")] = [1]
     with pytest.raises(BadFrame):
         decode_frame(json.dumps([["c", 1, 0.0, packed]]).encode())
 

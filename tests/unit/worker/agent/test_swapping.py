@@ -79,6 +79,56 @@ async def test_a_request_that_runs_too_long_goes_back_to_the_gate(fields: dict[s
         assert models_of(harness.gate.heartbeats)[-1] == ("b", False)
 
 
+def expected(report: Report) -> dict[str, float]:
+    return dict(zip((each.model for each in report.models), report.expected_per_s, strict=True))
+
+
+async def test_a_worker_expects_a_capacity_of_every_model_from_its_start() -> None:
+    """The canary of each model shows how long a step takes: 10 ms, in which a request gets 2 service units."""
+    async with swapping() as harness:
+        await asyncio.sleep(SETTINGS.heartbeat_s)
+        first = harness.gate.heartbeats[0]
+        assert (first.slots, first.service_per_s) == (2, 0.0)
+        assert {name: 200 < rate < 400 for name, rate in expected(first).items()} == {"a": True, "b": True}
+
+
+async def test_a_worker_that_was_never_full_expects_a_capacity() -> None:
+    async with swapping() as harness:
+        running = harness.start(asked("a", 3000))
+        await asyncio.sleep(20)
+        last = harness.gate.heartbeats[-1]
+        assert last.service_per_s == 0.0
+        assert 250 < expected(last)["a"] < 400, "one request gets 200, and two get 400 of this engine"
+        harness.gate.load = "b"
+        await running
+        await asyncio.sleep(10)
+        assert harness.gate.heartbeats[-1].model == "b"
+        assert expected(harness.gate.heartbeats[-1])["a"] == pytest.approx(expected(last)["a"], rel=1e-3), (
+            "the swap's own time does not count"
+        )
+
+
+async def test_no_stretch_of_a_capacity_has_a_swap_in_it() -> None:
+    """Before, the service between two full batches of a model counted as the model's, with all that came between."""
+    async with swapping() as harness:
+        swapper = harness.agent.swapper
+        assert swapper is not None
+        full = [harness.start(asked("a", 100, invocation=name)) for name in "xy"]
+        await asyncio.sleep(0.5)
+        await harness.agent.heartbeat()
+        harness.gate.load = "b"
+        await asyncio.gather(*full)
+        await asyncio.sleep(10)
+        harness.gate.load = "a"
+        await asyncio.sleep(20)
+        again = [harness.start(asked("a", 100, invocation=name)) for name in "vw"]
+        await asyncio.sleep(0.5)
+        await harness.agent.heartbeat()
+        assert harness.gate.heartbeats[-1].live
+        assert harness.gate.heartbeats[-1].service_per_s == 0.0
+        await asyncio.gather(*again)
+
+
 async def test_the_gate_may_change_its_mind_during_a_swap() -> None:
     async with swapping() as harness:
         harness.gate.load = "b"
