@@ -136,11 +136,11 @@ class ExpectedCapacity:
         odds = [self._log_odds(number) for number in range(len(RATIOS))]
         most = max(odds)
         weights = [exp(each - most) for each in odds]
-        seconds = sum(
-            weight * (1 + ratio * slots) / slots * model / product
+        rates = sum(
+            weight * slots / (1 + ratio * slots) * product / model
             for weight, ratio, model, product in zip(weights, RATIOS, self._models, self._products, strict=True)
         )
-        return sum(weights) / seconds
+        return rates / sum(weights)
 
     def _add(self, times_s: Mapping[int, float], service: float) -> None:
         kept, weight = 1 - 1 / MEMORY, sum(n * t for n, t in times_s.items())
