@@ -125,15 +125,20 @@ class Worker:
     @property
     def order_ends_at(self) -> float:
         """When its order is withdrawn if it is not carried out, in Unix seconds."""
-        return self.ordered_at + DRAIN_S + SLOW_SWAPS * max(0.0, self.swap_s.get(self.load, 0.0)) + ORDER_MARGIN_S
+        return self.ordered_at + self._order_s(self.swap_s.get(self.load, 0.0))
+
+    def _order_s(self, swap_s: float) -> float:
+        """Return how long an order may take whose swap is expected to take `swap_s`."""
+        return DRAIN_S + SLOW_SWAPS * max(0.0, swap_s) + ORDER_MARGIN_S
 
     @property
     def last_swap_s(self) -> float | None:
-        """The time from the last order to the report of the model; 0 without an order, None if it was withdrawn."""
+        """The time from the last order to the report of the model; 0 without an order, None if it was withdrawn. A longer
+        time than an order may take (order_ends_at) is no swap: the worker was gone, or loaded the model later."""
         if not self.ordered_at:
             return 0.0
         took_s = self.config.loaded_at - self.ordered_at
-        return took_s if took_s >= 0.0 else None
+        return took_s if 0.0 <= took_s <= self._order_s(max(self.swap_s.values(), default=0.0)) else None
 
     @property
     def changes_at(self) -> float:
