@@ -85,8 +85,10 @@ def _merge_report(old: WorkerSet, new: WorkerSet) -> WorkerSet:
 
 
 def _expected(state: State, command: Report) -> tuple[float, ...]:
-    """Return the expected capacity of each reported model. A log in format OLDEST cannot say it. A number that no worker
-    can have is unknown."""
+    """Return the expected capacity of each reported model. A log in format OLDEST cannot say it.
+
+    A number that no worker can have is unknown.
+    """
     if (state.log_order and state.format == OLDEST) or len(command.expected_per_s) != len(command.models):
         return ()
     return tuple(rate if 0 < rate <= CAPACITY_MAX else 0.0 for rate in command.expected_per_s)

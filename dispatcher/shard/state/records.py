@@ -133,8 +133,10 @@ class Worker:
 
     @property
     def last_swap_s(self) -> float | None:
-        """The time from the last order to the report of the model; 0 without an order, None if it was withdrawn. A longer
-        time than an order may take (order_ends_at) is no swap: the worker was gone, or loaded the model later."""
+        """The time from the last order to the report of the model; 0 without an order, None if it was withdrawn.
+
+        A longer time than an order may take (order_ends_at) is no swap: the worker was gone, or loaded the model later.
+        """
         if not self.ordered_at:
             return 0.0
         took_s = self.config.loaded_at - self.ordered_at

@@ -241,8 +241,10 @@ class ProductionPlanner(Planner):
             yield from self._gate_actions()
 
     def _can_serve(self) -> bool:
-        """Return whether a worker is there for a waiting request. Otherwise no plan helps: a run in which the only worker
-        of a model is gone for a day would make 43,200 of them."""
+        """Return whether a worker is there for a waiting request. Otherwise no plan helps.
+
+        A run in which the only worker of a model is gone for a day would make 43,200 of them.
+        """
         return any(not worker.is_away and not self._waiting.keys().isdisjoint(worker.models) for worker in self.workers)
 
     def _gate_actions(self) -> Iterator[Action]:
@@ -310,8 +312,10 @@ class ProductionPlanner(Planner):
         return min(self.around.drain_s, batch_s(self.around, worker, worker.model))
 
     def _note_loaded(self, now_s: float) -> None:
-        """Note since when each worker has its model, and how long its swap took. An outage is no swap: a worker that was
-        gone for an hour may swap at once when it is back."""
+        """Note since when each worker has its model, and how long its swap took.
+
+        An outage is no swap: a worker that was gone for an hour may swap at once when it is back.
+        """
         for worker in self.workers:
             if worker.is_away:
                 self._loaded_s[worker.name] = now_s
