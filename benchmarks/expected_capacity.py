@@ -46,7 +46,7 @@ class Case:
         return full_rate_per_s(self.profile, self.slots, ModelProfile(1, self.inputs, self.outputs))
 
 
-def modelled() -> EngineProfile:
+def modelled_profile() -> EngineProfile:
     """Return the profile of the local stack's engine (gpu_worker/engines/modelled/engine.py)."""
     return EngineProfile(
         name="modelled", fitted=False, source="modelled", pool_tokens=PROFILE.pool_tokens, batch_max=PROFILE.batch_max,
@@ -59,8 +59,8 @@ def modelled() -> EngineProfile:
 def cases() -> list[Case]:
     chunked, large = load_profile("a100-llama3-8b-chunked"), load_profile("a100x8-llama3-70b")
     return [
-        Case("modelled, 3 + 40", modelled(), 8, 3, 40),
-        Case("modelled, 200 + 100", modelled(), 8, 200, 100),
+        Case("modelled, 3 + 40", modelled_profile(), 8, 3, 40),
+        Case("modelled, 200 + 100", modelled_profile(), 8, 200, 100),
         Case("a10g-llama2-7b, 250 + 250", load_profile("a10g-llama2-7b"), 16, 250, 250),
         Case("a100-llama2-13b, 250 + 250", load_profile("a100-llama2-13b"), 64, 250, 250),
         Case("a100-llama3-8b, 250 + 250", chunked, 128, 250, 250),

@@ -30,7 +30,7 @@ def report(decision: Decision, command: Report) -> Attempts:
         command.worker, command.url, command.model, command.slots, command.context_tokens, command.bytes_per_token,
         command.service_per_s, "draining" if command.draining else "serving",
         capabilities=command.capabilities, models=command.models,
-        loaded_at=_loaded_at(known, command, state.at), expected_per_s=_expected(state, command),
+        loaded_at=_loaded_at(known, command, state.at), expected_per_s=_expected_rates(state, command),
     )  # fmt: skip
     if known is None:
         decision.add(reported)
@@ -84,7 +84,7 @@ def _merge_report(old: WorkerSet, new: WorkerSet) -> WorkerSet:
     return new
 
 
-def _expected(state: State, command: Report) -> tuple[float, ...]:
+def _expected_rates(state: State, command: Report) -> tuple[float, ...]:
     """Return the expected capacity of each reported model. A log in format OLDEST cannot say it.
 
     A number that no worker can have is unknown.
