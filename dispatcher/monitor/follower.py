@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from dispatcher.model.facts import Entry, WorkerSet
 from dispatcher.model.shards import SHARDS_MAX, shard_name
 from dispatcher.model.usage import HOUR_S, UsageRow
 from dispatcher.monitor.picture import Picture, Recent, take_picture
-from dispatcher.monitor.recording import Recording
 from dispatcher.operations.usage import merged
 from dispatcher.policies.planning.autoscaling import WorkersNeeded, workers_needed
 from dispatcher.policies.planning.fleet import FleetWorker
@@ -58,6 +58,14 @@ async def find_left_out(store: Store, config: Config, clock: Clock) -> dict[str,
     return found
 
 
+class EntryReader(Protocol):
+    """It is shown entries. `restart`: a snapshot replaced the entries that follow."""
+
+    def note(self, entry: Entry) -> None: ...
+
+    def restart(self) -> None: ...
+
+
 class LogFollower:
     """A read-only copy of the shard. A picture shows the state at the last `catch_up`, so call `catch_up` first."""
 
@@ -67,7 +75,7 @@ class LogFollower:
         self._copy = Follower(log, settings, clock)
         self.watch(self._recent)
 
-    def watch(self, reader: Recording | Recent) -> None:
+    def watch(self, reader: EntryReader) -> None:
         """Show each later entry to the reader too."""
         note, restart = self._copy.on_entry, self._copy.on_load
 

@@ -53,6 +53,8 @@ class BoundedHeads(HttpToolsProtocol):
         self._losses = Losses(transport.abort)
         self._ending = _Ending(self)
         self._last_request: RequestResponseCycle | None = None
+        self._was_answered = True
+        """What the last check saw: the request, and whether it was answered by then."""
         self._head_timer = asyncio.get_running_loop().call_later(self.idle_s, self._check_head)
         self._overhead = 0
         """Bytes since the last head or body ended, less those of content. At most one read is not counted."""
@@ -226,11 +228,16 @@ class BoundedHeads(HttpToolsProtocol):
         self._is_ended = True
         self.transport.write_eof()
         self.cycle = self._last_request = None  # type: ignore[assignment]
+        self._was_answered = True
         self._head_timer.cancel()
         self._head_timer = asyncio.get_running_loop().call_later(self.idle_s, self._check_head)
 
     def _check_head(self) -> None:
-        """Close the connection if no request is being answered and none began since the last check.
+        """Close the connection if at the last check the same request was answered already, or there was none.
+
+        So a connection stays open for `idle_s` after an answer, however long that took: a caller that sends its next
+        request on it at once must not find it closed.
+
 
         A closing connection whose caller takes nothing of the rest is dropped: the kernel would wait for ever.
         """
@@ -243,9 +250,9 @@ class BoundedHeads(HttpToolsProtocol):
             self._unsent = unsent
             if self._stalled >= _STALLED_CHECKS_MAX:
                 self.transport.abort()
-        elif is_answered and request is self._last_request:
+        elif is_answered and self._was_answered and request is self._last_request:
             self.transport.close()
-        self._last_request = request
+        self._last_request, self._was_answered = request, is_answered
 
 
 class _Ending:

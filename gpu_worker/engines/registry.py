@@ -42,17 +42,20 @@ def make_engine(
     fields of TierSettings as plain values, for a policy with tiers. `applications`: of tenants, for `wsc`.
     `swap_bytes`: host memory for swapped KV, for engines that swap. `server`: fields of the openai engine's
     ServerOptions. `arguments`: of vLLM's server. `modelled`: times and memory of the modelled engine (`load_s`,
-    `sleep_bytes`, `wake_s`). `transformers`: sizes of the transformers engine (`kv_tokens`, `step_tokens`), and its
-    `dtype`, one of DTYPES. `sleep_level`: of vLLM's server (vllm/process.py); 0: it cannot sleep.
+    `sleep_bytes`, `wake_s`, and `steps`: fields of its PagedProfile, in place of its own). `transformers`: sizes of the
+    transformers engine (`kv_tokens`, `step_tokens`), and its `dtype`, one of DTYPES. `sleep_level`: of vLLM's server
+    (vllm/process.py); 0: it cannot sleep.
 
     Raises EngineUnavailable; ValueError for an unknown policy; FileNotFoundError for a model that does not exist.
     """
     queue = make_queue(policy, tiers, applications)
     if kind == "modelled":
-        from gpu_worker.engines.modelled.engine import PROFILE, ModelledEngine
+        from gpu_worker.engines.modelled.engine import INSTANT, PROFILE, ModelledEngine
 
         fields = {**(modelled or {}), **({} if model is None else {"model": model})}
-        return ModelledEngine(queue, profile=replace(PROFILE, batch_max=batch), **fields)
+        steps = fields.pop("steps", None)
+        profile = PROFILE if steps is None else replace(INSTANT, **steps)
+        return ModelledEngine(queue, profile=replace(profile, batch_max=batch), **fields)
     if kind == "transformers":
         try:
             from gpu_worker.engines.transformers.engine import TransformersEngine, TransformersShape

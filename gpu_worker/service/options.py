@@ -13,6 +13,7 @@ from dispatcher.model.errors import ConfigurationError
 from dispatcher.model.fleet import BATCH_MAX, SLOTS_MAX, Capability
 from gpu_worker.engines.registry import DTYPES, ENGINES
 from gpu_worker.service.agent import AgentSettings
+from gpu_worker.service.modelled_profile import ModelledProfile, load_modelled_profile
 from gpu_worker.service.tiers_file import WorkerTiers, load_tiers
 
 _MEMORY_MAX = 99_999
@@ -50,6 +51,11 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--model", action="append", default=None, dest="models", help=model_help)
     load_help = "with --engine modelled: the seconds that loading a model takes; repeat it, once for each --model"
     parser.add_argument("--load-s", type=_seconds, action="append", default=None, metavar="SECONDS", help=load_help)
+    profile_help = "with --engine modelled: step times and memory, a YAML file or a JSON object; once for each --model"
+    parser.add_argument(
+        "--profile", type=_profile, action="append", default=None, dest="profiles", metavar="FILE|JSON",
+        help=profile_help,
+    )  # fmt: skip
     wake_help = "with --engine modelled: the seconds until a sleeping model is awake; once for each --model"
     parser.add_argument("--wake-s", type=_seconds, action="append", default=None, metavar="SECONDS", help=wake_help)
     weights_help = "with --engine modelled: the GB of host memory that a sleeping model takes; once for each --model"
@@ -94,10 +100,10 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     options.models = options.models or [None]
     if len(set(options.models)) < len(options.models):
         parser.error(f"--model names a model twice: {', '.join(options.models)}")
-    for name in ("load_s", "wake_s", "weights_gb"):
-        given = getattr(options, name) or [0.0] * len(options.models)
+    for name, usual in (("load_s", 0.0), ("wake_s", 0.0), ("weights_gb", 0.0), ("profiles", None)):
+        given = getattr(options, name) or [usual] * len(options.models)
         if len(given) != len(options.models):
-            option = "--" + name.replace("_", "-")
+            option = "--" + name.replace("_", "-").removesuffix("s" if name == "profiles" else "")
             parser.error(f"{len(given)} {option} for {len(options.models)} --model: give one for each, or none")
         setattr(options, name, given)
     if options.sleep_memory_gb and options.engine not in _SLEEPING_ENGINES:
@@ -161,8 +167,13 @@ def server_options(options: argparse.Namespace, environment: Mapping[str, str]) 
 
 def modelled_options(options: argparse.Namespace, number: int) -> dict[str, Any]:
     """Return the times and the memory of the modelled engine of the model `number`, as make_engine takes them."""
-    sleep_bytes = int(options.weights_gb[number] * GB)
-    return {"load_s": options.load_s[number], "wake_s": options.wake_s[number], "sleep_bytes": sleep_bytes}
+    profile: ModelledProfile | None = options.profiles[number]
+    return {
+        "load_s": options.load_s[number],
+        "wake_s": options.wake_s[number],
+        "sleep_bytes": int(options.weights_gb[number] * GB),
+        **({} if profile is None else {"steps": profile.model_dump()}),
+    }
 
 
 def _capabilities(text: str) -> frozenset[str]:
@@ -204,6 +215,13 @@ def _seconds(text: str) -> float:
 def _tiers(text: str) -> WorkerTiers:
     try:
         return load_tiers(text)
+    except ConfigurationError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _profile(text: str) -> ModelledProfile:
+    try:
+        return load_modelled_profile(text)
     except ConfigurationError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

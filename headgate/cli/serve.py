@@ -36,7 +36,7 @@ def serve(
     With --engine vllm, all arguments after -- are those of vLLM's own server: -- --tensor-parallel-size 4
     """
     values |= {"home": data, "engine_arguments": context.obj or ()}
-    options = validated(ServeOptions, **{**values, **fleet_values(values)})
+    options = validated(ServeOptions, **{**values, **fleet_values(values, plays_failures=True)})
     asyncio.run(_serve(options, json))
 
 

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.policies.orders.registry import DEFAULT_ORDER
+from headgate.cli.simulate_live import play_live
 from headgate.cli.simulate_options import (
     DEFAULT_POLICY,
     SimulateOptions,
@@ -45,7 +46,7 @@ from headgate.workloads.sources import Workload, open_workload
 
 _APPLY = frozenset({
     "trace", "columns", "policy", "fleet", "planner", "weights", "gate", "tenants", "order", "seed", "seeds", "jitter",
-    "processes", "report", "json",
+    "processes", "report", "json", "live",
 })  # fmt: skip
 """The options that apply to a fleet."""
 _USES_SHARES = frozenset({"no-plan", "plan"})
@@ -59,6 +60,8 @@ def simulate_on_fleet(options: SimulateOptions) -> None:
         runs = pool.map(simulate_one, specs)
     print_outside_fit(runs)
     by_planner = [runs[start : start + options.seeds] for start in range(0, len(runs), options.seeds)]
+    if options.live:
+        by_planner.append([play_live(options, specs[0])])
     if options.report is not None:
         from headgate.simulator.report import fleet_page
 

@@ -93,6 +93,10 @@ _LOADED_FIRST = (
     "loaded goes first. Needs --max-loras."
 )
 _FLEET = "YAML file of a fleet: workers that load one of several models at a time, and SLO classes. Needs --planner."
+_LIVE = (
+    "Also play the workload in real time on processes: `headgate serve` with the fleet's workers as modelled engines, "
+    "and clients of its API. Needs --fleet."
+)
 _PLANNER = (
     "Who plans the fleet: fcfs, edf, round-robin, static, static-seen, shepherd, qlm, plan or no-plan. Separate "
     "several with commas. Needs --fleet."
@@ -132,6 +136,7 @@ class SimulateOptions:
     loaded_first: Annotated[bool, Option("--loaded-first", help=_LOADED_FIRST)] = False
     fleet: Annotated[Path | None, Option(help=_FLEET)] = None
     planner: Annotated[str | None, Option(help=_PLANNER)] = None
+    live: Annotated[bool, Option("--live", help=_LIVE)] = False
     processes: Annotated[int | None, Option(help=_PROCESSES, min=1)] = None
     report: Annotated[Path | None, Option(help=_REPORT)] = None
     timing: Annotated[bool, Option("--timing", help=_TIMING)] = False

@@ -137,7 +137,7 @@ class LocalFleet:
         options = self._options
         small = SMALL_MODEL if options.engine == "transformers" else None
         swapping = options.swapping[number] if options.swapping else None
-        models = [(options.model or small, 0.0)] if swapping is None else swapping.models
+        names = [options.model or small] if swapping is None else [each.name for each in swapping.models]
         named = {
             "--engine": options.engine,
             "--policy": options.policy,
@@ -159,9 +159,10 @@ class LocalFleet:
             "--home": options.home,
         }
         given = [(name, str(value)) for name, value in named.items() if value is not None]
-        given += [("--model", model) for model, _ in models if model is not None]
-        if options.engine == "modelled":
-            given += [("--load-s", f"{load_s:g}") for _, load_s in models]
+        given += [("--model", name) for name in names if name is not None]
+        if swapping is not None and options.engine == "modelled":
+            given += [("--load-s", f"{model.load_s:g}") for model in swapping.models]
+            given += [("--profile", model.profile) for model in swapping.models if model.profile]
         rest = ["--", *options.engine_arguments] if options.engine_arguments else []
         return ["-m", "gpu_worker", *(text for pair in given for text in pair), *rest]
 

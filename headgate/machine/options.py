@@ -34,12 +34,28 @@ def _visible(text: str) -> str:
 _Visible = Annotated[str, AfterValidator(_visible)]
 
 
-class SwappingWorker(NamedTuple):
-    """A worker of several models. `models`: by name, the loaded one first, each with the seconds that loading it
-    takes."""
+class ServedModel(NamedTuple):
+    """A model of a worker. `load_s`: the seconds that loading it takes. `profile`: of the modelled engine, as JSON
+    (gpu_worker/service/modelled_profile.py); empty for its own."""
 
-    models: tuple[tuple[str, float], ...]
+    name: str
+    load_s: float
+    profile: str = ""
+
+
+class SwappingWorker(NamedTuple):
+    """A worker of several models, the loaded one first."""
+
+    models: tuple[ServedModel, ...]
     slots: int
+
+
+class WorkerFailure(NamedTuple):
+    """The worker of this number is killed `at_s` seconds after the start, and started again `for_s` seconds later."""
+
+    worker: int
+    at_s: float
+    for_s: float
 
 
 class FleetOptions(BaseModel):
@@ -71,6 +87,8 @@ class FleetOptions(BaseModel):
     """The file that `swapping` was read from; None: all workers serve `model`."""
     swapping: tuple[SwappingWorker, ...] = Field(default=(), max_length=8)
     """The workers of a fleet that swaps models."""
+    failures: tuple[WorkerFailure, ...] = ()
+    """The failures of its file. Only `headgate serve` plays them."""
     slo_classes: str = ""
     """JSON for HEADGATE_SLO_CLASSES; empty: as the file of tenants says, or none."""
     fronts: int = Field(default=1, ge=1, le=16, description="Number of HTTP fronts, on --port and the ports after it.")

@@ -22,7 +22,7 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,7 +38,7 @@ from dispatcher.ports import Clock, Store
 from dispatcher.processes.bootstrap import RealClock, RealIds, make_store
 from dispatcher.settings.config import load_config
 from headgate.machine.fleet import FRONT, WORKER, LocalFleet, Member, not_registered
-from headgate.machine.options import FleetOptions, ProcessAddress
+from headgate.machine.options import FleetOptions, ProcessAddress, WorkerFailure
 from headgate.machine.places import front_ports
 from headgate.machine.processes import Child, ChildDied, Children
 from headgate.serve.folder import DataFolder
@@ -160,6 +160,7 @@ class Server:
         )
         self._restarts = Restarts()
         self._reviving: set[asyncio.Task[None]] = set()
+        """These tasks start processes again, or play a failure."""
         self._fleet: LocalFleet | None = None
         self._store: Store | None = None
         self._lock: int | None = None
@@ -227,6 +228,8 @@ class Server:
         model = await self._await_workers(follower, on_step)
         # Keys are created last, because they are shown only once, and a start that fails does not show them.
         keys = await _create_missing(self._store, file.wanted() if file is not None else ())
+        for failure in options.failures:
+            self._go_on_with(self._play(failure))
         base_urls = [f"{url}/v1" for url in self._fleet.urls(FRONT)]
         return ServeAddresses(
             openai_base_url=base_urls[0],
@@ -261,9 +264,25 @@ class Server:
         if member is None:
             return
         self._report(child.ending())
-        task = asyncio.create_task(self._revive(member))
+        self._go_on_with(self._revive(member))
+
+    def _go_on_with(self, work: Coroutine[None, None, None]) -> None:
+        """Do this beside the server, until it stops."""
+        task = asyncio.create_task(work)
         self._reviving.add(task)
         task.add_done_callback(self._reviving.discard)
+
+    async def _play(self, failure: WorkerFailure) -> None:
+        """Kill the worker when it is time, and start it again. One that is dead then has its failure already."""
+        assert self._fleet is not None  # noqa: S101 - the caller has started it
+        await self._clock.sleep(failure.at_s)
+        member = next(each for each in self._fleet.members if (each.role, each.number) == (WORKER, failure.worker))
+        if member.child.returncode is not None:
+            return
+        member.child.kill()
+        self._report(f"{member.child.name} fails for {failure.for_s:g} s, as the fleet's file says")
+        await self._clock.sleep(failure.for_s)
+        await self._revive(member)
 
     async def _revive(self, ended: Member) -> None:
         assert self._fleet is not None  # noqa: S101 - the member is of this fleet

@@ -19,7 +19,7 @@ import pytest
 from gpu_worker.service.options import parse_options
 from headgate.machine import processes
 from headgate.machine.fleet import LocalFleet
-from headgate.machine.options import FleetOptions, SwappingWorker
+from headgate.machine.options import FleetOptions, ServedModel, SwappingWorker
 from headgate.machine.places import usable
 from headgate.machine.processes import Child, ChildDied, Children, last_sentence
 from tests.support.hang_guard import HANG_S
@@ -170,7 +170,7 @@ async def test_a_worker_of_a_fleet_computes_all_its_slots_at_once(
     children: Children, tmp_path: Path, batch: int | None, expected: int
 ) -> None:
     """Slots are requests that run at once (headgate/simulator/fleet/spec.py). The worker's default computes four."""
-    swapping = (SwappingWorker((("a", 1.0), ("b", 1.0)), slots=12),)
+    swapping = (SwappingWorker((ServedModel("a", 1.0), ServedModel("b", 1.0)), slots=12),)
     options = FleetOptions(home=tmp_path, engine="modelled", swapping=swapping, batch=batch)
     parsed = parse_options(LocalFleet(options, children, {}, "default")._worker_command(0)[2:])
     assert (parsed.slots, parsed.batch) == (12, expected)

@@ -2,7 +2,8 @@
 
 The statement: in no scene is static, qlm or edf better for an entitled tenant by 2 points and worse for none, and the
 worst-off entitled tenant is no worse than under any of them. It does not hold in every random scene, for reasons that
-benchmarks/results/planner_dominance.md has. These tests bound where it fails, so that a change that widens it is seen.
+benchmarks/results/planner_dominance.md has, and no planner without foresight could keep it (benchmarks/twin_scenes.py).
+These tests bound where it fails, so that a change that widens it is seen.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from benchmarks.planner_dominance import (
 )
 from benchmarks.planner_scenes import SceneShape, named_scenes, random_scene, vary
 from benchmarks.planner_search import WORST, judge, read_shapes
+from benchmarks.twin_scenes import LAST_SWAP_S, judge_all, twin_scenes
 from headgate.simulator.fleet.planners.interface import Action
 from headgate.simulator.fleet.planners.plan import GateAlone
 from headgate.simulator.run import RunSpec
@@ -121,6 +123,13 @@ def test_a_rival_is_played_as_long_as_it_may_dominate_and_the_verdict_is_the_sam
     found = dominations(whole, entitled)
     assert dominations(needed, entitled) == found
     assert len(needed) < len(whole) or len({name for name, _, _ in found}) == 3
+
+
+def test_each_planner_without_foresight_is_dominated_in_one_of_two_scenes_that_begin_alike() -> None:
+    calm, rush = twin_scenes()
+    assert [each for each in rush.workload if each.arrival_s < LAST_SWAP_S] == list(calm.workload)
+    dominated = {run.planner for scene in (calm, rush) for run, found in judge_all(scene) if found}
+    assert dominated == {"qlm", "edf", "plan", WITHOUT_PLAN}
 
 
 def test_few_random_scenes_are_dominated() -> None:

@@ -1,10 +1,10 @@
 """A modelled engine: the queue policy and the batching are real, the GPU is a time model, the tokens are placeholders.
 
 It needs no torch. It runs the paged model (paged/model.py) on a real clock: it plans a step, sleeps for the seconds
-that the model gives, and hands out one placeholder token for each sequence that the step computed. Prompts are computed
-whole, in the same step as the decodes. A request takes the KV blocks of its longest possible output when it enters, so
-that a running request never lacks a block; nothing is swapped. A KV block holds one token. A placeholder token is a
-word or a piece of JSON (answers.py); a prompt has one token for every BYTES_PER_TOKEN of its bytes.
+that the model gives, and hands out one placeholder token for each sequence that the step computed. By default prompts
+are computed whole, in the same step as the decodes. A request takes the KV blocks of its longest possible output when
+it enters, so that a running request never lacks a block; nothing is swapped. A KV block holds one token. A placeholder
+token is a word or a piece of JSON (answers.py); a prompt has one token for every BYTES_PER_TOKEN of its bytes.
 
 Each choice of a request, and each input of an embeddings request, is a sequence.
 """

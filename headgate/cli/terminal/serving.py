@@ -11,27 +11,29 @@ import json
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.policies.planning.slo import SloClasses
-from headgate.machine.options import SwappingWorker
+from headgate.machine.options import ServedModel, SwappingWorker, WorkerFailure
 
 if TYPE_CHECKING:
     from headgate.simulator.fleet.spec import FleetSpec, Loadable
 
 _SLOTS_MAX = 64
 """A worker of this machine takes at most so many requests at a time, whatever its profile allows."""
+_SIMULATED_ONLY = (
+    "prefill_curve", "warm_up_s", "repeats_failed_attempts", "tenant_tokens", "prefix_cache_tokens", "max_loras",
+)  # fmt: skip
 
 
-def fleet_values(options: Mapping[str, Any]) -> dict[str, Any]:
+def fleet_values(options: Mapping[str, Any], *, plays_failures: bool = False) -> dict[str, Any]:
     """Return the options of a fleet's file (headgate/simulator/fleet/spec.py); none without a file.
 
-    A load takes as long as it takes in the file, also if planners believe otherwise there. The step times are those of
-    the engine that runs here; from the profiles come only the slots. Raises ConfigurationError.
+    A load takes as long as it takes in the file, also if planners believe otherwise there. The modelled engine has the
+    step times and the memory of the profiles; of another engine only the slots hold. Raises ConfigurationError.
     """
     fleet, engine, model = options["fleet"], options["engine"], options["model"]
     if fleet is None:
@@ -42,8 +44,9 @@ def fleet_values(options: Mapping[str, Any]) -> dict[str, Any]:
     if engine == "openai" or model is not None:
         raise ConfigurationError("--fleet has the models of each worker: leave out --model, and use another --engine")
     spec = read_fleet(fleet)
-    if spec.failures:
-        sys.stderr.write("note: no worker fails here by the file's `failures`: only headgate simulate plays them\n")
+    if spec.failures and not plays_failures:
+        said = "only headgate simulate and headgate serve play them"
+        sys.stderr.write(f"note: no worker fails here by the file's `failures`: {said}\n")
     if spec.longest_drain_s != DRAIN_S:
         sys.stderr.write(
             f"note: a swap waits here for {DRAIN_S:g} s at most, whatever drain_s and actual_drain_s say\n"
@@ -51,35 +54,36 @@ def fleet_values(options: Mapping[str, Any]) -> dict[str, Any]:
     usual = SloClasses(spec.classes).usual.name
     if spec.default_class != usual:
         sys.stderr.write(f"note: a request without a class has {usual} here, whatever default_class says\n")
-    if engine == "modelled" and (others := _with_other_steps(spec)):
-        named = ", ".join(others)[:200]
-        sys.stderr.write(f"note: steps take the modelled engine's own times, not those of the profiles of {named}\n")
+    if engine == "modelled" and (unknown := _unknown_fields(spec)):
+        sys.stderr.write(
+            f"note: the modelled engine has no {', '.join(unknown)}: here these fields of the profiles do not count\n"
+        )
     workers = []
     for worker in spec.workers:
         names = sorted(worker.models, key=lambda name: name != worker.loaded)
         slots = min(_SLOTS_MAX, *(model.slots for model in worker.models.values()))
-        workers.append(SwappingWorker(tuple((name, worker.models[name].load_s) for name in names), slots))
+        workers.append(SwappingWorker(tuple(_describe_model(name, worker.models[name]) for name in names), slots))
     classes = {each.name: {"first_token_s": each.first_token_s, "deferred": each.is_deferred} for each in spec.classes}
+    names = [worker.name for worker in spec.workers]
+    failures = [WorkerFailure(names.index(each.worker), each.at_s, each.for_s) for each in spec.failures]
     return {
-        "fleet": fleet, "swapping": workers, "workers": len(workers), "slo_classes": json.dumps(classes),
+        "fleet": fleet, "swapping": workers, "workers": len(workers), "failures": failures if plays_failures else (),
+        "slo_classes": json.dumps(classes),
     }  # fmt: skip
 
 
-def _with_other_steps(spec: FleetSpec) -> list[str]:
-    """Return the models with other step times than the modelled engine's."""
-    return list(
-        dict.fromkeys(
-            name for worker in spec.workers for name, able in worker.models.items() if not _has_its_steps(able)
-        )
-    )
+def _describe_model(name: str, able: Loadable) -> ServedModel:
+    from gpu_worker.service.modelled_profile import ModelledProfile
+
+    known = {field: getattr(able.profile, field) for field in ModelledProfile.model_fields}
+    return ServedModel(name, able.load_s, ModelledProfile.model_validate(known).model_dump_json(exclude_defaults=True))
 
 
-def _has_its_steps(able: Loadable) -> bool:
-    from gpu_worker.engines.modelled.engine import PROFILE
-
-    names = [each.name for each in fields(PROFILE) if each.name.startswith(("prefill_", "decode_"))]
-    steps_alike = all(getattr(able.profile, name) == getattr(PROFILE, name) for name in names)
-    return steps_alike and not able.profile.prefill_curve
+def _unknown_fields(spec: FleetSpec) -> list[str]:
+    """Return the fields of the profiles that change what the simulator does and that the modelled engine lacks."""
+    profiles = [able.profile for worker in spec.workers for able in worker.models.values()]
+    fields = type(profiles[0]).model_fields
+    return [name for name in _SIMULATED_ONLY if any(getattr(each, name) != fields[name].default for each in profiles)]
 
 
 def print_json_line(addresses: BaseModel) -> None:

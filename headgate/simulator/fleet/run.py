@@ -85,7 +85,7 @@ def simulate_fleet(spec: RunSpec, collector: Collector | None = None) -> Run:
     classes = SloClasses(fleet.classes)
     planner = PLANNERS[spec.planner](_surroundings(spec, workers, classes))
     collector = collector or FleetCollector(WEIGHTED_TOKENS, spec.workload.last_arrival_s)
-    place = _make_place(fleet, classes, spec.gate)
+    place = make_place(fleet, classes, spec.gate)
     drive(spec.workload, SimulatedFleet(workers, planner, place, fleet.longest_drain_s, fleet.failures), collector)
     return replace(
         run_of(
@@ -137,7 +137,7 @@ def _engine_maker(spec: RunSpec, used: Mapping[str, RangeNotes]) -> EngineMaker:
     return made
 
 
-def _make_place(fleet: FleetSpec, classes: SloClasses, gate: GateSpec | None) -> Callable[[SimRequest], None]:
+def make_place(fleet: FleetSpec, classes: SloClasses, gate: GateSpec | None) -> Callable[[SimRequest], None]:
     """Return what sets the model, the SLO class and the due time of a request."""
     default_model = fleet.models[0]
     of_tenants = {} if gate is None else {name: each.slo_class for name, each in gate.tenants.items() if each.slo_class}

@@ -13,6 +13,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -522,6 +523,31 @@ def test_a_body_that_comes_byte_by_byte_is_refused(head: bytes, body: bytes) -> 
         assert (reply.status, reply.error["code"]) == (408, "request_timeout")
         assert reply.headers["x-request-id"]
         assert not front.seen[0].whole
+
+
+def test_a_connection_stays_open_after_an_answer_that_took_longer_than_a_check() -> None:
+    """A client sends its next request on it at once: it was lost when the check after the answer closed it."""
+    with raw_front() as front, front.connect() as caller:
+        body = chat_body(max_tokens=1)
+        caller.sendall(keyed(front, POST + b"content-length: %d\r\n\r\n" % len(body) + body[:5]))
+        wait_until(lambda: bool(front.seen))
+        [protocol] = front.server.server_state.connections
+        assert isinstance(protocol, BoundedHeads)
+
+        def check() -> bool:
+            """Let the timer's check happen now, and return whether the connection is still open."""
+            done = threading.Event()
+            front.loop.call_soon_threadsafe(protocol._check_head)
+            front.loop.call_soon_threadsafe(done.set)
+            assert done.wait(HANG_S)
+            return not protocol.transport.is_closing()
+
+        assert check()
+        caller.sendall(body[5:])
+        assert caller.recv(65536).startswith(b"HTTP/1.1 200 OK\r\n")
+        wait_until(lambda: bool(protocol.cycle.response_complete))
+        assert check(), "it is idle since the answer only"
+        assert not check(), "now it was idle between two checks"
 
 
 def test_a_caller_that_goes_on_after_a_refusal_is_disconnected() -> None:

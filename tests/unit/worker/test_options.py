@@ -51,6 +51,13 @@ def test_only_the_sizes_that_are_named_reach_the_transformers_engine() -> None:
         ("--engine openai --url http://x/v1 --model a --model b", "serves one model"),
         ("--engine modelled --model a --model b --load-s 1", "1 --load-s for 2 --model"),
         ("--engine modelled --model a --model b --wake-s 1", "1 --wake-s for 2 --model"),
+        ("--engine modelled --model a --model b --profile {}", "1 --profile for 2 --model"),
+        (
+            '--engine modelled --profile {"decode_base_s":-1}',
+            "key 'decode_base_s': should be greater",
+        ),
+        ('--engine modelled --profile {"decode_base":1}', "did you mean 'decode_base_s'"),
+        ("--engine modelled --profile none.yaml", "none.yaml"),
         ("--engine modelled --load-s -1", "--load-s"),
         ("--engine modelled --sleep-memory-gb -1", "--sleep-memory-gb"),
         ("--engine transformers --sleep-memory-gb 8", "--engine transformers cannot sleep"),
