@@ -16,8 +16,8 @@ read between the steps, so they count in q as well.
 
 The result is the mean of r(slots) over the ratios. It is not the harmonic mean, which gives the expected seconds of a
 unit of service, because too little is worse than too much. With a quarter of the rate, plans believe that the models do
-not fit, and leave one out: in a scene of benchmarks/results/expected_capacity.md a tenant then had 6 % in time, with four
-times the rate 90 %, and with the right one 96 %.
+not fit, and leave one out. In a scene of benchmarks/results/expected_capacity.md a tenant then had 6 % in time. It had 90 %
+with four times the rate, and 96 % with the right one.
 
 The prior of q is log-normal. Its median and spread are those of seven engines and lengths of requests, for which q is
 0.010 to 0.17 (benchmarks/expected_capacity.py; benchmarks/results/expected_capacity.md has the errors).
