@@ -85,9 +85,9 @@ def heartbeats(case: Case, load: float, seed: int) -> Iterator[tuple[int, float]
             if arrives_s > second:
                 break
             number += 1
-            lengths = [max(1, round(random.expovariate(1 / mean))) for mean in (case.inputs, case.outputs)]
-            engine.submit(SimRequest(str(number), Arrival(arrives_s, "t", *lengths), arrives_s), arrives_s)
-            running[str(number)] = lengths[0]
+            inputs, outputs = (max(1, round(random.expovariate(1 / mean))) for mean in (case.inputs, case.outputs))
+            engine.submit(SimRequest(str(number), Arrival(arrives_s, "t", inputs, outputs), arrives_s), arrives_s)
+            running[str(number)] = inputs
             fills.set_running(len(running), arrives_s)
             arrives_s += random.expovariate(rate)
         full_s = full_s + 1 if len(running) >= case.slots else 0

@@ -16,16 +16,16 @@ read between the steps, so they count in q as well.
 
 The result is the mean of r(slots) over the ratios. It is not the harmonic mean, which gives the expected seconds of a
 unit of service, because too little is worse than too much. With a quarter of the rate, plans believe that the models do
-not fit, and leave one out. In a scene of benchmarks/results/expected_capacity.md a tenant then had 6 % in time. It had 90 %
-with four times the rate, and 96 % with the right one.
+not fit, and leave one out. In a scene of benchmarks/results/expected_capacity.md a tenant then had 6 % in time. It had
+90 % with four times the rate, and 96 % with the right one.
 
 The prior of q is log-normal. Its median and spread are those of seven engines and lengths of requests, for which q is
 0.010 to 0.17 (benchmarks/expected_capacity.py; benchmarks/results/expected_capacity.md has the errors).
 
 A request's prompt is served within a step, and its answer over many. So the service of a running request begins with a
-rate that it does not keep, and `SettledService` counts a prompt when its request has ended. Without this a worker expects
-up to nine times too much in its first seconds, and with large batches half of the rate for a minute, because prompts look
-like noise of the steps.
+rate that it does not keep, and `SettledService` counts a prompt when its request has ended. Without this a worker
+expects up to nine times too much in its first seconds, and with large batches half of the rate for a minute, because
+prompts look like noise of the steps.
 
 Memory: two sums for each ratio, and three more. Old intervals fade with MEMORY. Intervals with impossible numbers are
 left out.
@@ -38,7 +38,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import exp, log
 
-RATIOS = tuple(0.0025 * 2**power for power in range(9))
+RATIOS: tuple[float, ...] = tuple(0.0025 * 2.0**power for power in range(9))
 """The possible values of q."""
 RATIO_MEDIAN, RATIO_FACTOR = 0.05, 3.0
 """The prior: the median of q, and the factor of one standard deviation."""

@@ -54,9 +54,10 @@ def test_an_expected_capacity_is_logged_if_it_changes_by_a_tenth() -> None:
     shard = LoneShard(None, usual._replace(expected_per_s=(90.0, 50.0)))
     assert shard.shard.fleet()[0].expected_per_s == (90.0, 50.0)
     shard.do(usual._replace(expected_per_s=(91.0, 54.0)))
-    assert shard.facts == ()
+    assert [*shard.facts] == []
     shard.do(usual._replace(expected_per_s=(91.0, 60.0)))
-    (fact,) = shard.facts
+    assert len(shard.facts) == 1
+    fact = shard.facts[0]
     assert decode_entry(encode_entry(Entry(1, T0, "p", "", 0, (fact,)), checked=True)).facts == (fact,)
 
 
