@@ -72,7 +72,7 @@ class Planning:
         try:
             async with asyncio.timeout(_PLAN_MAX_S):
                 await self._offload(do_nothing)
-        except Exception as error:  # the next plan tries again
+        except Exception as error:  # a plan starts it too
             logger.warning("the planner does not start: %s", type(error).__name__)
         return True
 
