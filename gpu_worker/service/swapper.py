@@ -78,7 +78,7 @@ class Swapper:
         settled = self._settled.take(served, WEIGHTED_TOKENS(self._executions.prompt_tokens(), 0))
         if not self.is_swapping:
             self._facts = self._executions.engine.facts
-            self._capacities[self._facts.model].observe(now_s, served, saturated=saturated and not self._is_changed)
+            self._capacities[self._facts.model].observe(now_s, served, saturated=saturated)
             if not self._is_changed:
                 self._expected_of(self._facts.model).observe(times_s, settled)
             self._is_changed = False

@@ -108,25 +108,15 @@ async def test_a_worker_that_was_never_full_expects_a_capacity() -> None:
         )
 
 
-async def test_no_stretch_of_a_capacity_has_a_swap_in_it() -> None:
-    """Before, the service between two full batches of a model counted as the model's, with all that came between."""
+async def test_the_service_before_the_first_report_is_of_canaries() -> None:
     async with swapping() as harness:
-        swapper = harness.agent.swapper
-        assert swapper is not None
-        full = [harness.start(asked("a", 100, invocation=name)) for name in "xy"]
-        await asyncio.sleep(0.5)
-        await harness.agent.heartbeat()
-        harness.gate.load = "b"
-        await asyncio.gather(*full)
-        await asyncio.sleep(10)
-        harness.gate.load = "a"
-        await asyncio.sleep(20)
-        again = [harness.start(asked("a", 100, invocation=name)) for name in "vw"]
-        await asyncio.sleep(0.5)
-        await harness.agent.heartbeat()
-        assert harness.gate.heartbeats[-1].live
-        assert harness.gate.heartbeats[-1].service_per_s == 0.0
-        await asyncio.gather(*again)
+        assert harness.agent.swapper is not None
+        swapper = Swapper(harness.agent.swapper.swaps, harness.executions, harness.clock)
+        usual, now_s = harness.gate.heartbeats[0], harness.clock.monotonic()
+        swapper.described(usual, now_s, 10_000.0, saturated=False)
+        harness.executions.fills.set_running(1, now_s)
+        found = swapper.described(usual, now_s + 2, 10_400.0, saturated=False)
+        assert 200 < expected(found)["a"] < 400
 
 
 async def test_the_gate_may_change_its_mind_during_a_swap() -> None:
