@@ -1,6 +1,6 @@
 """Whether every queued request gets an announced wait, and how often the wait that followed was within it.
 
-    python -m benchmarks.announced_waits [--held-out | --fresh] [--scenes NAME,…] [--seeds N]
+    python -m benchmarks.announced_waits [--held-out | --fresh | --first SEED] [--scenes NAME,…] [--seeds N]
 
 Each scene is played in the simulator before the production's gate (planner `plan`). Beside those of planner_scenes.py
 there are scenes of one model and of several that swap, light, loaded and overloaded, and a tenant beyond its share;
@@ -8,7 +8,8 @@ each is played with several seeds, and the counts are added. `random`: fleets an
 
 The weights and priors of the estimates were chosen with the scenes of the first seeds in view. With --held-out the same
 kinds of scenes have other arrivals, and the fleets of `random` are others; nothing was chosen by them, but several
-versions of the estimates were played before them. --fresh has further ones, for one look.
+versions of the estimates were played before them. --fresh has further ones, for one look; --first 20 those that were
+fresh in the version before.
 
     queued      requests that got no slot in the decision of their arrival
     announced   the part of them with a P50 and a P90; `of long`: of those that waited more than 1 s
@@ -37,7 +38,7 @@ _ONE_LIGHT = 0.8
 _ONE_PER_S, _SWAPPING_PER_S = 2.5, 9.0
 """Requests per second that a worker of the slow kind serves of one model, and two fast ones about of four that swap."""
 _RANDOM = 20
-_HELD_OUT, _FRESH = 10, 20
+_HELD_OUT, _FRESH = 10, 30
 """The first seeds that are held out."""
 
 
@@ -105,10 +106,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--held-out", action="store_true", help="other seeds than those that were looked at")
     parser.add_argument("--fresh", action="store_true", help="other seeds again")
+    parser.add_argument("--first", type=int, default=0, help="the first seed; random fleets begin at 20 times this")
     options = parser.parse_args()
     print("| scene | queued | announced | over 1 s | of long | exact | P50 | P90 | |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-    first = _FRESH if options.fresh else _HELD_OUT if options.held_out else 0
+    first = _FRESH if options.fresh else _HELD_OUT if options.held_out else options.first
     for name, found in rows(set(filter(None, options.scenes.split(","))), range(first, first + options.seeds)):
         print(
             f"| {name} | {found.queued} | {found.announced_part:.2f} | {found.long} | {found.long_announced_part:.2f} "

@@ -8,33 +8,16 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from benchmarks.evidence_mutants.mutants import MUTANTS, Changes, Mutant, applied
+from benchmarks.evidence_mutants.code import play_recorded
+from benchmarks.evidence_mutants.fewer import FEWER
+from benchmarks.evidence_mutants.mutants import MUTANTS, applied
 from benchmarks.evidence_mutants.page import Verdicts
-from headgate.evidence.bwfq import cares, paper
+from benchmarks.evidence_mutants.seeds import seeds_of
 from headgate.evidence.document import Setting
 from headgate.evidence.registry import EXPERIMENTS
-from headgate.evidence.vtc import measured, theorems
 from headgate.simulator.run import RunSpec
 
 TRACES = Path(__file__).parents[3] / "shared" / "traces"
-SEEDS = 2
-_SEEDS_OF = {"fairserve": 6, "fairserve-service": 6, "preemption-limits": 4}
-"""Cheap experiments with counts of few requests a run."""
-RUNS = (
-    *("increase.vtc", "on_off_less.vtc", "overload-multi.vtc_oracle", "overload.vtc", "overload.vtc_pred_50"),
-    *("poisson_short_long.vtc", "poisson_short_long_2.vtc", "proportional.vtc", "overload.vtc_profile"),
-)
-"""The measured runs that are played: short ones of which every figure is within its tolerance, or nearly."""
-_RANDOM_WORKLOADS = 40
-_LATENCY_LOADS = (0.6,)
-_CARES_ORDERS = {
-    **dict.fromkeys(cares.RUNS, ("bwfq",)),
-    **dict.fromkeys(("idle_long", "slept", "history", "stale", "costs"), ("ratio+wake", "bwfq")),
-    "stranded": ("ratio", "bwfq"),
-    "owed_more": ("sfq", "bwfq"),
-    "overbooked": ("virtual-clock", "bwfq"),
-}
-"""The orders of which each run has a claim."""
 J = TypeVar("J")
 R = TypeVar("R")
 
@@ -47,16 +30,26 @@ class Job(NamedTuple):
     kept: str = ""
 
 
-def timed(job: Job) -> tuple[Job, Verdicts, float]:
+class Played(NamedTuple):
+    """`files`: digests of the product's files that an unbroken experiment ran through; none under a mutant."""
+
+    job: Job
+    verdicts: Verdicts
+    files: dict[str, str]
+    seconds: float
+
+
+def play_timed(job: Job) -> Played:
     began = time.monotonic()
-    return job, play(job), time.monotonic() - began
+    verdicts, files = (play(job), {}) if job.mutant else play_recorded(lambda: play(job))
+    return Played(job, verdicts, files, time.monotonic() - began)
 
 
 def play(job: Job) -> Verdicts:
     """Run an experiment under a mutant, in this process. Raises RuntimeError if it ends with an error: such a mutant is
     itself broken, and says nothing about a claim."""
-    seeds, in_turn = _SEEDS_OF.get(job.experiment, SEEDS), _InTurn(job)
-    with applied(_FEWER), applied(MUTANTS.get(job.mutant)):
+    seeds, in_turn = seeds_of(job.experiment), _InTurn(job)
+    with applied(FEWER), applied(MUTANTS.get(job.mutant)):
         try:
             section = EXPERIMENTS[job.experiment](Setting(in_turn, TRACES if TRACES.is_dir() else None, seeds))
         except Exception as error:
@@ -89,28 +82,3 @@ class _InTurn:
         if not self._job.mutant:
             path.write_bytes(pickle.dumps(run))
         return run
-
-
-def _few_runs(traces: Path) -> list[Path]:
-    return [traces / "vtc" / "measured" / f"{name}.csv" for name in RUNS]
-
-
-def _fewer() -> Changes:
-    return [
-        (measured, "measured_logs", _few_runs),
-        (theorems, "_RANDOM_WORKLOADS", _RANDOM_WORKLOADS),
-        (paper, "_SEEDS", SEEDS),
-        (paper, "_LOADS", _LATENCY_LOADS),
-        (paper, "_ORDERS", paper._ORDERS_OF_TABLE_2),
-        (paper, "_SCALE_SEEDS", 1),
-        (
-            paper,
-            "_SIZES",
-            [size for size in paper._SIZES if size.workers <= 100 and size.interactive + size.batch <= 100],
-        ),
-        (cares, "_SEEDS", 1),
-        (cares, "_COMPARED", _CARES_ORDERS),
-    ]
-
-
-_FEWER = Mutant("fewer runs", (), _fewer)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -168,6 +170,13 @@ def test_every_file_that_a_page_names_exists() -> None:
     }  # fmt: skip
     assert len(named) > 50
     assert {each for each in named if not any(file.endswith(f"/{each[1]}") for file in files)} == set()
+
+
+def test_the_readme_counts_the_claims_of_the_evidence() -> None:
+    sections = json.loads((ROOT / "docs" / "evidence" / "claims.json").read_text("utf-8")).values()
+    held = Counter(check["held"] for section in sections for check in section["checks"])
+    assert f"{held[True]} claims hold, {held[False]} fail for reasons" in (ROOT / "README.md").read_text("utf-8")
+    assert not held[None]
 
 
 def test_the_guides_have_every_route() -> None:

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 
 from dispatcher.policies.planning.wait_ratios import Quantiles
 
-OTHERS_WEIGHT = 0.25
+OTHERS_WEIGHT = 0.5
 """The weight of an absence of any model beside one of the model's own."""
 PRIOR_WEIGHT = 2.0
 """The weight of the prior: so many absences of the model's own."""

@@ -6,8 +6,9 @@ wrong while the load drifts. So each announced quantile has a level x, which mov
     announced = estimate x e^(x spread)        x <- x + g (alpha - covered)
 
 alpha: 0.5 or 0.9. covered: 1 if the wait was no longer than announced, else 0. spread: the standard deviation of the
-logarithm of the wait, as the estimate has it. For any sequence of waits, the sum of g (alpha - covered) is the change
-of x. So as long as x is within LIMIT, the coverage, weighted by g, differs from alpha by at most 2 LIMIT / sum of g.
+logarithm of the wait, as the estimate has it, within bounds. For any sequence of waits, the sum of g (alpha - covered)
+is the change of x. So as long as x is within LIMIT, the coverage, weighted by g, differs from alpha by at most
+2 LIMIT / sum of g.
 
 An outcome is known when the wait ends or exceeds what was announced, whichever is first: a request that still waits is
 a miss as soon as its time has passed. Until then the request is open. While many are open, all of them answer to one
@@ -38,7 +39,8 @@ OPEN = 20.0
 LIMIT = 2.0
 """A level stays within so many spreads."""
 EXACT_S = 0.001
-_SPREAD_LEAST = 0.02
+_SPREAD_LEAST, _SPREAD_MOST = 0.02, 0.5
+"""Bounds of a spread. A wide estimate is moved by no more than e to the power of LIMIT x the greatest spread."""
 _P90_DEVIATIONS = 1.28
 """The 0.9 quantile of the normal distribution."""
 _P90_PACE = exp(_P90_DEVIATIONS**2 / 2)
@@ -106,8 +108,8 @@ class Coverage:
         p10, p50, p90 = estimate
         if not (0.0 < p10 <= p50 <= p90 < inf):
             return estimate
-        p50 *= exp(self.p50.at * max(_SPREAD_LEAST, log(p90 / p10) / (2 * _P90_DEVIATIONS)))
-        p90 *= exp(self.p90.at * max(_SPREAD_LEAST, log(estimate.p90 / estimate.p50) / _P90_DEVIATIONS))
+        p50 *= exp(self.p50.at * _spread(p10, p90, 2 * _P90_DEVIATIONS))
+        p90 *= exp(self.p90.at * _spread(estimate.p50, p90, _P90_DEVIATIONS))
         return Quantiles(min(p10, p50), p50, max(p50, p90))
 
     def on_announced(self, request_id: str, p50_s: float, p90_s: float, now: float) -> None:
@@ -161,3 +163,8 @@ class Coverage:
         if len(self._due) > 2 * len(self._open) + _ENTRIES_SPARE:
             self._due = [(self._next_s(each), name) for name, each in self._open.items() if not each.is_p90_known]
             heapify(self._due)
+
+
+def _spread(low: float, high: float, deviations: float) -> float:
+    """Return the standard deviation of the logarithm of the wait, by two quantiles that are so many of it apart."""
+    return min(_SPREAD_MOST, max(_SPREAD_LEAST, log(high / low) / deviations))

@@ -42,8 +42,9 @@ RATIO_MAX = 8.0
 CLASSES = 42
 _ENDS = [RATIO_MIN * (RATIO_MAX / RATIO_MIN) ** (step / CLASSES) for step in range(CLASSES)] + [RATIO_MAX]
 """Upper ends of the classes. What is above the last end is counted in the last class."""
-PRIOR_OBSERVATIONS = 8.0
-"""The weight of the prior beside a sample's own observations."""
+PRIOR_OBSERVATIONS = 24.0
+"""The weight of the prior beside a sample's own observations. With a third of it the ratios and the levels of
+coverage.py corrected the same error twice, and went past it."""
 _ROUNDING = 1e-9
 
 

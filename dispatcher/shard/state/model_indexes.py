@@ -64,6 +64,10 @@ class RunningAges:
         else:
             del self._sums[call.model]
 
+    def count(self, model: str) -> int:
+        """Return the number of the model's running calls."""
+        return self._sums[model][0] if model in self._sums else 0
+
     def of(self, model: str, now: float) -> tuple[float, float]:
         """Return mean and standard deviation of the seconds since the dispatch of the model's running calls, both as
         estimated from these calls; 0 if none runs, and for one alone no deviation."""

@@ -23,9 +23,10 @@ Every queued call gets both: what is not measured yet has a prior.
   for a model that is loaded nowhere wait until they are urgent, unless a worker is idle
 - q10, q50, q90: quantiles of actual over predicted waits (planning/wait_ratios.py), of the tenant, its model and all
   models, for each phase apart: a wait for a few ends scatters more than one for many, and a wait for a swap otherwise.
-  For a missing model L has quantiles of its own, and all are corrected by q50 to the power _ABSENT_PART. For a
-  load P90 is at least that of L, with E. What is announced moves on from these, for each tenant, model and phase,
-  until it covers what it promises (planning/coverage.py); for a missing model L moves
+  For a missing model L has quantiles of its own, and no ratio corrects them: the calls of one absence share its
+  length, so that their ratios are one observation. For a load P90 is at least that of L, with E. What is announced
+  moves on from these until it covers what it promises (planning/coverage.py), for each tenant, model and phase; while
+  a model is loaded or missing, for all models together (record.py). For a missing model L moves
 
 Source: QLM (SoCC 2024), section 6, equations 2 and 3. others(T) is the fluid model of weighted fair queueing: every
 other queue j gets as much per weight, or is empty, so with b_j the service that waits in it, λ_j its forecast arrivals
@@ -51,6 +52,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import inf, sqrt
+from statistics import fmean
 from typing import NamedTuple
 
 from dispatcher.model.facts import Accepted, Dispatched, Dropped, Fact, ModelOrdered, WorkerLost, WorkerSet
@@ -61,7 +63,7 @@ from dispatcher.policies.waiting import FullBatch, drained_s, with_turns
 from dispatcher.shard.state.records import due_at
 from dispatcher.shard.state.state import State
 from dispatcher.shard.waits.backlogs import DEFERRED_RANK, Backlogs, Part, QueueName, RankSums, scaled
-from dispatcher.shard.waits.learned import COSTS_MIN, FORECAST_S, ModelWaits, Phase
+from dispatcher.shard.waits.learned import COSTS_MIN, FORECAST_S, Costs, ModelWaits, Phase
 from dispatcher.shard.waits.loads import until_loaded
 from dispatcher.shard.waits.record import FleetFit, FleetWork, WaitRecord
 
@@ -69,6 +71,8 @@ NEAR_ENDS = 4.0
 """A wait for at most so many ends is of the phase NEAR."""
 LEAST_S = 0.001
 """No shorter wait is predicted, because a ratio to 0 has no meaning."""
+_ESTIMATES = 32
+"""The mean estimate is that of at most so many waiting calls."""
 COST = 500.0
 """Service units of a call of which nothing is known."""
 SLOT_PER_S = 50.0
@@ -91,9 +95,6 @@ _SAMPLE_EVERY_S = 0.004
 _WORKS_KEPT_S = 0.2
 _FOLLOW_EVERY_S = 0.02
 """At most one waiting call in so many seconds is compared with its prediction. More would not change a quantile."""
-_ABSENT_PART = 0.6
-"""The power of the correction for a missing model: the calls of one absence share its length, so that their ratios are
-few observations, and their 0.9 quantile is none of absences."""
 _FROM_THE_PACE = frozenset({Phase.NEAR, Phase.FAR})
 """Waits of these phases are compared with their predictions only if these are from a measured pace. Else the error of
 the prior pace would correct the predictions from the measured one."""
@@ -115,10 +116,28 @@ class Wait(NamedTuple):
     phase: Phase
 
 
+class Theory(NamedTuple):
+    """A wait before it is corrected by past ones: `until_loaded_s`, and then `queued_s`, both in seconds.
+
+    `absent`: the quantiles of the seconds until the model has slots. `prior`: of actual over predicted waits.
+    `near_s`: the seconds of NEAR_ENDS ends."""
+
+    phase: Phase
+    absent: Quantiles
+    until_loaded_s: float
+    queued_s: float
+    near_s: float
+    prior: Quantiles
+
+
 def expected_wait(state: State, tenant: Tenant, model: str, position: int, *, deferred: bool = False) -> Wait:
     """Return the wait of the call at this position of the tenant's queue for the model."""
-    record = state.waits
-    costs = record.costs.get((tenant.name, model))
+    theory = _theory(state, tenant, model, position, deferred)
+    return correct(state.waits, state.waits.costs.get((tenant.name, model)), model, theory, state.at)
+
+
+def _theory(state: State, tenant: Tenant, model: str, position: int, deferred: bool) -> Theory:
+    costs = state.waits.costs.get((tenant.name, model))
     each = _mean_cost(state, tenant, model, deferred)
     own = position * (costs.mean if costs is not None and costs.ends >= COSTS_MIN else each)
     now, later = _others(state, tenant, (model, deferred), own, each)
@@ -139,44 +158,47 @@ def expected_wait(state: State, tenant: Tenant, model: str, position: int, *, de
         if phase is Phase.MISSING:
             until_loaded_s = max(until_loaded_s, _until_urgent_s(state, tenant, model))
         phase, prior = Phase.DEFERRED, PRIORS[Phase.DEFERRED]
+    return Theory(phase, absent, until_loaded_s, queued_s, near_s, prior)
+
+
+def correct(record: WaitRecord, costs: Costs | None, model: str, theory: Theory, now: float) -> Wait:
+    """Return the wait to announce: what the theory says, by the ratios and the coverage of past waits."""
+    phase, absent, until_loaded_s, queued_s, near_s, prior = theory
     predicted_s = max(LEAST_S, until_loaded_s + queued_s)
     if phase is Phase.MISSING:
-        prior = Quantiles(*((each_s + queued_s) / predicted_s for each_s in absent))
-    found = record.quantiles(costs, model, phase, prior, state.at)
-    if phase is Phase.MISSING:
-        absent = record.cover(costs, model, phase, absent, state.at)
-        found = Quantiles(*((each_s + queued_s) / predicted_s * found.p50**_ABSENT_PART for each_s in absent))
-    else:
-        found = record.cover(costs, model, phase, found, state.at)
-    p10, p50, p90 = found
-    if phase is not Phase.MISSING:
-        p10 = record.p10(costs, model, phase, prior.p10, state.at)
+        p10_s, p50_s, p90_s = (each_s + queued_s for each_s in record.cover(costs, model, phase, absent, now))
+        return Wait(max(LEAST_S, p10_s), max(LEAST_S, p50_s), max(LEAST_S, p90_s), predicted_s, phase)
+    found = record.quantiles(costs, model, phase, prior, now)
+    _, p50, p90 = record.cover(costs, model, phase, found, now)
+    p10 = record.p10(costs, model, phase, prior.p10, now)
     p10_s, p50_s, p90_s = p10 * predicted_s, p50 * predicted_s, p90 * predicted_s
     if phase is Phase.ORDERED:
         p90_s = max(p90_s, absent.p90 + queued_s)
     if phase is Phase.FAR:
-        near = record.quantiles(costs, model, Phase.NEAR, PRIORS[Phase.NEAR], state.at)
-        near = record.cover(costs, model, Phase.NEAR, near, state.at)
+        near = record.quantiles(costs, model, Phase.NEAR, PRIORS[Phase.NEAR], now)
+        near = record.cover(costs, model, Phase.NEAR, near, now)
         p50_s, p90_s = max(p50_s, near.p50 * near_s), max(p90_s, near.p90 * near_s)
     return Wait(min(p10_s, p50_s), p50_s, max(p50_s, p90_s), predicted_s, phase)
 
 
 def _mean_cost(state: State, tenant: Tenant, model: str, deferred: bool) -> float:
-    """Return the mean service of the model's calls. Without any end, the estimate of the tenant's first waiting call is
-    the mean."""
+    """Return the mean service of the model's calls. Without any end it is the mean estimate of the tenant's first
+    waiting calls: that of one call would make each wait several times too short or too long."""
     record = state.waits
     for known in (record.models.get(model), record.all):
         if known is not None and known.costs.ends and known.costs.mean > 0:
             return known.costs.mean
     queue = tenant.queues.get((model, deferred))
-    return (queue.head().cost if queue is not None and queue.count else 0.0) or COST
+    waiting = queue.calls[:_ESTIMATES] if queue is not None else ()
+    costs = [call.cost for *_, call in waiting if call.queued and call.cost > 0]
+    return fmean(costs) if costs else COST
 
 
 def _batch(state: State, model: str, slots: int, full_s: float, *, is_loaded: bool) -> FullBatch:
     """Return the model's batch. One that is loaded next begins with `slots` requests at once."""
     known = state.waits.models.get(model) or state.waits.all
     costs = known.costs
-    variation = sqrt(costs.variance) / costs.mean if costs.ends >= COSTS_MIN and costs.mean > 0 else 1.0
+    variation = sqrt(costs.variance) / costs.mean if costs.ends >= COSTS_MIN and costs.mean > 0 else 0.8
     ages = state.running_ages.of(model, state.at) if is_loaded else (0.0, 0.0)
     return FullBatch(slots, full_s, variation, *ages)
 
@@ -189,7 +211,8 @@ def _service(state: State, model: str) -> tuple[int, Phase, Quantiles, float]:
     slots = state.slots.open_by_model.get(model, 0)
     if slots:
         prior = _slot_prior(record, known, known.full_slot_per_s)
-        return slots, Phase.FAR, _AT_ONCE, slots * known.pace.slot_per_s(prior)
+        running = state.running_ages.count(model)
+        return slots, Phase.FAR, _AT_ONCE, slots * known.pace.slot_per_s(prior, running)
     turn = until_loaded(state, model)
     slots = known.slots or max(turn.slots, record.all.slots)
     prior = _slot_prior(record, known, known.full_slot_per_s or turn.full_slot_per_s)

@@ -156,11 +156,13 @@ class Pace:
         """The service per second of one slot without a prior; 0 while it is unknown."""
         return self.served / self.slot_s if self.slot_s > 0 else 0.0
 
-    def slot_per_s(self, prior: float) -> float:
-        """Return the service per second of one slot. `prior`: what it is without a measurement, above 0."""
+    def slot_per_s(self, prior: float, running: int = 0) -> float:
+        """Return the service per second of one slot. `prior`: what it is without a measurement, above 0. `running`: the
+        calls that run now. While fewer have ended, they stand for the prior: the first ends are those of the shortest
+        calls, and the service of these is mostly their prompts."""
         if not self.served or not self.slot_s:
             return prior
-        like_prior = PRIOR_ENDS * self.served / self.ends
+        like_prior = max(PRIOR_ENDS, running - self.ends) * self.served / self.ends
         return (self.served + like_prior) / (self.slot_s + like_prior / prior)
 
 

@@ -31,6 +31,9 @@ REST_S = 2.0
 OBSERVATIONS_MIN = 20
 """With fewer observed waits for its model, no deadline is refused."""
 FOLLOWED_MAX = 1000
+COMMON_LEVELS = frozenset({Phase.ORDERED, Phase.MISSING})
+"""In these phases all models have the same levels. What is wrong then is the plan's or the workers', not the tenant's,
+and a model has a few loads and absences in a whole day."""
 COSTS_MAX = 2_000
 """Tenants and models with costs and ratios of their own. The one that was added first is forgotten first."""
 MODELS_MAX = 1_000
@@ -81,7 +84,7 @@ class FleetWork(NamedTuple):
 
 class Followed(NamedTuple):
     """What learns from a waiting call: the ratios of its tenant, of its model and of all, and the coverage of its model
-    and of its tenant."""
+    and of its tenant, or of all models."""
 
     ratios: tuple[Ratios, ...]
     coverages: tuple[Coverage, ...]
@@ -283,15 +286,21 @@ class WaitRecord:
             costs.ratios = {}
         kept = costs.ratios, known.ratios, self.all.ratios
         ratios = tuple(each.setdefault(phase, Ratios()) for each in kept)
-        of_model = known.coverage.setdefault(phase, Coverage())
-        if phase not in costs.coverage:
-            costs.coverage[phase] = Coverage.like(of_model)
-        coverages = of_model, costs.coverage[phase]
+        coverages = self._coverages(costs, known, phase)
         self.followed[call.id] = Followed(ratios, coverages)
         for each in ratios:
             each.observed.predicted(call.id, predicted_s, now)
         for each_coverage in coverages:
             each_coverage.on_announced(call.id, announced.p50, announced.p90, now)
+
+    def _coverages(self, costs: Costs, known: ModelWaits, phase: Phase) -> tuple[Coverage, ...]:
+        """Return what counts the outcomes of the tenant's calls of the model."""
+        if phase in COMMON_LEVELS:
+            return (self.all.coverage.setdefault(phase, Coverage()),)
+        of_model = known.coverage.setdefault(phase, Coverage())
+        if phase not in costs.coverage:
+            costs.coverage[phase] = Coverage.like(of_model)
+        return of_model, costs.coverage[phase]
 
     def on_dispatched(self, call_id: str, now: float) -> None:
         followed = self.followed.pop(call_id, None)
@@ -311,9 +320,9 @@ class WaitRecord:
                 coverage.on_left(call_id)
 
     def cover(self, costs: Costs | None, model: str, phase: Phase, estimate: Quantiles, now: float) -> Quantiles:
-        """Return the quantiles to announce: by the levels of the tenant, or else of its model."""
+        """Return the quantiles to announce: by the levels of the tenant, or else of its model, or of all models."""
         known = self.models.get(model)
-        for each in (costs, known):
+        for each in (self.all,) if phase in COMMON_LEVELS else (costs, known):
             if each is not None and phase in each.coverage:
                 return each.coverage[phase].move(estimate, now)
         return estimate

@@ -297,13 +297,13 @@ def _failures(found: _Found) -> list[Check]:
     """Check that each weakness is real: an order that has it fails the run for it."""
     owed, stale = found["owed_more", "sfq"][0], found["stale", "ratio+wake"][0]
     return [
-        _below(found, "ratio: a tenant that used idle slots for half an hour starves", "idle_long", 1.0),
-        _below(found, "ratio: a tenant that saved credit while idle starves the others", "slept", 2.0),
-        _below(found, "ratio: half an hour of history outweighs ten minutes", "history", 2.0),
-        Check("ratio: a flood with one priority goes ahead of a steady tenant", stale > 10.0, f"{stale:.1f} s"),
+        _below(found, "ratio+wake: a tenant that used idle slots for half an hour starves", "idle_long", 1.0),
+        _below(found, "ratio+wake: a tenant that saved credit while idle starves the others", "slept", 2.0),
+        _below(found, "ratio+wake: half an hour of history outweighs ten minutes", "history", 2.0),
+        Check("ratio+wake: a flood with one priority goes ahead of a steady tenant", stale > 10.0, f"{stale:.1f} s"),
         _below(found, "ratio: requests are stranded while workers are idle", "stranded", 0.9, "ratio"),
         Check(
-            "ratio: expensive requests get nearly all service",
+            "ratio+wake: expensive requests get nearly all service",
             found["costs", "ratio+wake"][0] > 9.0,
             _cell("costs", found["costs", "ratio+wake"]),
         ),

@@ -222,7 +222,7 @@ def _in_time(warm: _Runs, cold: _Runs) -> list[Check]:
         for where, runs in (("from host memory", warm), ("from storage", cold))
     ] + [
         Check(
-            "plan is first at every load (Figure 13)",
+            "plan: no other has more in time, at any load (Figure 13)",
             all(warm[load, "plan"].all.in_time >= run.all.in_time for (load, _), run in warm.items()),
             ", ".join(percent(part) for part in _plan(warm)),
         )

@@ -50,13 +50,13 @@ def figure_19(setting: Setting) -> Section:
         tables=[Table("In time, and moves of all plans", ("scene", "δ", "in time", "moves"), rows)],
         checks=[
             Check(
-                f"{first}: δ = {DELTA} is in time within a point of δ = 1, at two fifths of its cost",
+                f"{first}: δ = {DELTA} has at most a point less in time than δ = 1, for two fifths of its moves",
                 ours.all.in_time >= small.all.in_time - _POINT and ours.moves <= 0.4 * small.moves,
                 f"{percent(ours.all.in_time)} against {percent(small.all.in_time)}, and {ours.moves:,} moves against "
                 f"{small.moves:,}",
             ),
             Check(
-                f"{overload}: within a point too",
+                f"{overload}: δ = {DELTA} has at most a point less in time than δ = 1",
                 runs[overload, DELTA].all.in_time >= runs[overload, 1].all.in_time - _POINT,
                 f"{percent(runs[overload, DELTA].all.in_time)} against {percent(runs[overload, 1].all.in_time)}",
                 "the fleet is overloaded, and small groups let a planner choose better which requests are late",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 from dispatcher.policies.planning.slo import SloClass
 from headgate.evidence.document import Cell, Check, Section, Setting, Table, experiment
@@ -14,18 +15,22 @@ from headgate.workloads.sources import Workload
 _PLANNERS = ("static", "qlm", "edf", "plan")
 _WORKERS, _MODELS = 3, 4
 _AHEAD = {"overload": 0.10, "short due times": 0.10, "dear swaps": 0.0}
-"""The worst-off tenant must be better off by so much than under every other planner. The first two were written before
-the first run; the third scene came after them."""
+"""The worst-off tenant must be better off by so much than under every other planner, in the mean of the seeds. The
+first two were written before the first run, and the third scene came after them, but all were claims on one seed. In
+the third seed of the overload it has 4.1 % under plan and 4.4 % under qlm."""
+_SEEDS_MAX = 3
 
 
-def _scene(name: str, due_s: float, swap_s: float, per_s: float, seconds: float) -> tuple[Workload, FleetSpec]:
+def _scene(
+    name: str, seed: int, due_s: float, swap_s: float, per_s: float, seconds: float
+) -> tuple[Workload, FleetSpec]:
     """Return four tenants with a model each, which all send `per_s` requests a second."""
     workers = fleet(_WORKERS, {f"model-{number}": (MISTRAL[0], swap_s) for number in range(1, _MODELS + 1)}).workers
     streams = [
         RequestStream(f"tenant-{number}", f"model-{number}", "chat", round(per_s * seconds), per_s)
         for number in range(1, _MODELS + 1)
     ]
-    return workload(name, streams), FleetSpec(workers, [SloClass("chat", due_s)], "chat")
+    return workload(name, streams, seed=seed), FleetSpec(workers, [SloClass("chat", due_s)], "chat")
 
 
 _SCENES: Mapping[str, tuple[float, float, float, float]] = {
@@ -38,21 +43,32 @@ _SCENES: Mapping[str, tuple[float, float, float, float]] = {
 
 @experiment("qlm-worst-off", "More models than workers: the worst-off tenant", "beyond QLM's evaluation")
 def worst_off(setting: Setting) -> Section:
-    runs = played(setting, {name: _scene(name, *of_name) for name, of_name in _SCENES.items()}, _PLANNERS)
-    worst = {key: min(each.in_time for each in run.tenants.values()) for key, run in runs.items()}
+    seeds = range(1, min(setting.seeds, _SEEDS_MAX) + 1)
+    scenes = {(name, seed): _scene(name, seed, *of_name) for name, of_name in _SCENES.items() for seed in seeds}
+    runs = played(setting, scenes, _PLANNERS)
+    worst = {
+        (name, planner): [min(each.in_time for each in runs[(name, seed), planner].tenants.values()) for seed in seeds]
+        for name in _SCENES
+        for planner in _PLANNERS
+    }
     return Section(
         text=(
             f"Four tenants of equal weight on {_WORKERS} workers, each with a model of its own and the same rate. "
             "*overload*: 1.1 times what the workers serve, 20 s to the first token, swaps of 3 s. *short due times*: a "
             "quarter of it, 5 s to the first token, swaps of 2 s. *dear swaps*: two thirds, 60 s, swaps of 15 s.",
         ),
-        tables=[Table("In time: the worst-off and the best-off tenant, and swaps", ("scene", *_PLANNERS), _rows(runs))],
+        tables=[
+            Table(
+                "In time: the worst-off and the best-off tenant, and swaps", ("scene", "seed", *_PLANNERS), _rows(runs)
+            )
+        ],
         checks=[_check(name, {planner: worst[name, planner] for planner in _PLANNERS}) for name in _SCENES],
     )
 
 
-def _rows(runs: Mapping[tuple[str, str], Run]) -> list[tuple[Cell, ...]]:
-    return [(name, *(_cell(runs[name, planner]) for planner in _PLANNERS)) for name in _SCENES]
+def _rows(runs: Mapping[tuple[tuple[str, int], str], Run]) -> list[tuple[Cell, ...]]:
+    scenes = dict.fromkeys(scene for scene, _ in runs)
+    return [(*scene, *(_cell(runs[scene, planner]) for planner in _PLANNERS)) for scene in scenes]
 
 
 def _cell(run: Run) -> str:
@@ -60,11 +76,12 @@ def _cell(run: Run) -> str:
     return f"{percent(min(parts))}, {percent(max(parts))}, {run.swaps}"
 
 
-def _check(scene: str, worst: Mapping[str, float]) -> Check:
-    others, ahead = max(part for planner, part in worst.items() if planner != "plan"), _AHEAD[scene]
+def _check(scene: str, worst: Mapping[str, Sequence[float]]) -> Check:
+    means = {planner: fmean(of_seeds) for planner, of_seeds in worst.items()}
+    others, ahead = max(part for planner, part in means.items() if planner != "plan"), _AHEAD[scene]
     by = f"at least {100 * ahead:.0f} points better off" if ahead else "no worse off"
     return Check(
-        f"{scene}: the worst-off tenant is {by} than under any other planner",
-        worst["plan"] >= others + ahead,
-        ", ".join(f"{planner} {percent(part)}" for planner, part in worst.items()),
+        f"{scene}: the worst-off tenant is {by} than under any other planner, in the mean of the seeds",
+        means["plan"] >= others + ahead,
+        ", ".join(f"{planner} {percent(part)}" for planner, part in means.items()),
     )

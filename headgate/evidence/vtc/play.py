@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from dispatcher.policies.service import WEIGHTED_TOKENS, ServiceFunction
 from headgate.evidence.document import Check, Setting, Table
-from headgate.evidence.runs import apart_max, mean, over_seeds, ratio
+from headgate.evidence.runs import apart_max, mean, over_seeds, ratio, service_between
 from headgate.simulator.engines.profile import load_profile
 from headgate.simulator.measures.collector import Collector
 from headgate.simulator.requests import SimRequest
@@ -192,11 +193,16 @@ def bounded_under_vtc(runs: Runs, to_s: float, factor: float = 3.0) -> list[Chec
     ]
 
 
-def equal(what: str, values: Sequence[float], tolerance: float = 0.05) -> Check:
-    """Check that the greatest value is at most `tolerance` above the least."""
-    low, high = min(values), max(values)
+def equal_service(what: str, runs: Sequence[Run], from_s: float, to_s: float, tolerance: float = 0.05) -> Check:
+    """Check that in no run the tenant that receives most in a period gets more than `tolerance` above the least."""
+    tenants = list(runs[0].tenants)
+    received = [[service_between([run], tenant, from_s, to_s) for tenant in tenants] for run in runs]
+    worst = max(received, key=lambda of_run: max(of_run) / min(of_run))
+    means = " : ".join(f"{fmean(of_tenant):,.0f}" for of_tenant in zip(*received, strict=True))
     return Check(
-        f"{what} within {tolerance:.0%}", high <= low * (1 + tolerance), " : ".join(f"{v:,.0f}" for v in values)
+        f"{what} within {tolerance:.0%} in every run, from {from_s:g} to {to_s:g} s",
+        max(worst) <= min(worst) * (1 + tolerance),
+        f"mean {means}, furthest apart {' : '.join(f'{units:,.0f}' for units in worst)}",
     )
 
 

@@ -56,11 +56,13 @@ def figure_8(setting: Setting) -> Section:
 
 
 def _uneven(figure: str, text: str, runs: dict[str, list[Run]], measured: Mapping[str, Run]) -> Section:
-    both = [service_between(runs["vtc"], tenant, 60, 540) for tenant in runs["vtc"][0].tenants]
     return Section(
         text=(text,),
         tables=[play.apart_table(runs, measured, 600)],
-        checks=[play.equal("vtc: both receive the same", both), *play.bounded_under_vtc(runs, 600)],
+        checks=[
+            play.equal_service("vtc: both receive the same", runs["vtc"], 60, 540),
+            *play.bounded_under_vtc(runs, 600),
+        ],
         plots=[
             rates_plot(f"{figure}a", "vtc", runs["vtc"][0], 600),
             apart_plot(f"{figure}b", play.first_seed(runs), 600),
@@ -76,11 +78,13 @@ def _uneven(figure: str, text: str, runs: dict[str, list[Run]], measured: Mappin
 )
 def figure_3(setting: Setting) -> Section:
     runs = play.played(setting, workload_of(setting.traces_folder, "overload", "vtc"))
-    both = [service_between(runs["vtc"], tenant, 60, 360) for tenant in runs["vtc"][0].tenants]
     return Section(
         text=("90 and 180 requests per minute, 256/256, for 360 s.",),
         tables=[play.apart_table(runs, play.measured_timelines(setting, "overload"), 360)],
-        checks=[play.equal("vtc: both receive the same", both), *play.bounded_under_vtc(runs, 360)],
+        checks=[
+            play.equal_service("vtc: both receive the same", runs["vtc"], 60, 360),
+            *play.bounded_under_vtc(runs, 360),
+        ],
         plots=[apart_plot("3a", play.first_seed(runs), 360), rates_plot("3b", "vtc", runs["vtc"][0], 360)],
     )
 
@@ -88,10 +92,12 @@ def figure_3(setting: Setting) -> Section:
 @experiment("vtc-figure-6", "Figure 6: a client that comes and goes, over its share", "VTC, section 5.2, Figure 6")
 def figure_6(setting: Setting) -> Section:
     runs = play.played(setting, play.described("vtc-figure-6"))
-    both = [service_between(runs["vtc"], name, 60, 600) for name in ("client-1", "client-2")]
     return Section(
         text=("Client 1: 120 requests per minute in every second minute. Client 2: 180 all the time. 256/256, 600 s.",),
-        checks=[play.equal("vtc: both receive the same", both), *play.bounded_under_vtc(runs, 600)],
+        checks=[
+            play.equal_service("vtc: both receive the same", runs["vtc"], 60, 600),
+            *play.bounded_under_vtc(runs, 600),
+        ],
         plots=[rates_plot("6a", "vtc", runs["vtc"][0], 600), response_plot("6b", play.first_seed(runs), 600)],
     )
 
@@ -202,8 +208,8 @@ def figure_9(setting: Setting) -> Section:
 @experiment("vtc-figure-10", "Figure 10: the workload shifts", "VTC, section 5.2, Figure 10")
 def figure_10(setting: Setting) -> Section:
     runs = play.played(setting, play.described("vtc-figure-10"), ("vtc", "lcf"))
-    second = {p: [service_between(runs[p], name, 330, 600) for name in ("client-1", "client-2")] for p in runs}
-    favoured = second["lcf"][0] / second["lcf"][1]
+    first, second = (service_between(runs["lcf"], name, 330, 600) for name in ("client-1", "client-2"))
+    favoured = first / second
     return Section(
         text=(
             "Three phases of five minutes. First client 1 sends 30 requests per minute in every second minute, beside "
@@ -211,7 +217,7 @@ def figure_10(setting: Setting) -> Section:
             "the counter lift.",
         ),
         checks=[
-            play.equal("vtc: both receive the same in the second phase", second["vtc"], 0.10),
+            play.equal_service("vtc: both receive the same in the second phase", runs["vtc"], 330, 600, 0.10),
             Check(
                 "lcf: client 1 receives more in the second phase, because it received less in the first",
                 favoured > 1.10,

@@ -8,7 +8,7 @@ from statistics import fmean
 import pytest
 
 from dispatcher.policies.planning.absences import absence_rest
-from dispatcher.policies.waiting import drain_s
+from dispatcher.policies.waiting import STEP_DOUBLED_AT, drain_s
 
 
 def test_without_an_absence_the_soonest_time_is_multiplied() -> None:
@@ -54,10 +54,20 @@ def test_the_quantiles_cover_calls_that_arrive_at_any_time_of_an_absence() -> No
     assert 0.85 <= fmean(within_p90) <= 0.97
 
 
-def test_a_drain_takes_as_long_as_the_longest_of_the_running_calls() -> None:
+def emptied_s(steps: list[float]) -> float:
+    """Return the seconds until requests of so many steps have ended. The rest of one in the full batch is a step of all
+    of them, and a step is shorter with fewer."""
+    running, done, now = len(steps), 0.0, 0.0
+    for count, step in zip(range(running, 0, -1), sorted(steps), strict=True):
+        now += (step - done) * (1 + count / STEP_DOUBLED_AT) / (1 + running / STEP_DOUBLED_AT)
+        done = step
+    return now
+
+
+def test_a_drain_takes_as_long_as_the_longest_of_the_running_calls_with_steps_that_get_shorter() -> None:
     random = Random("drains")
     assert drain_s(0, 5.0) == 0.0
     assert drain_s(1, 5.0) == 5.0
     for running in (4, 32, 256):
-        longest = fmean(max(random.expovariate(0.2) for _ in range(running)) for _ in range(2000))
+        longest = fmean(emptied_s([random.expovariate(0.2) for _ in range(running)]) for _ in range(2000))
         assert drain_s(running, 5.0) == pytest.approx(longest, rel=0.2)

@@ -113,6 +113,18 @@ def test_levels_are_limited_and_the_quantiles_stay_in_order() -> None:
     assert p10 <= p50 <= p90
 
 
+def test_a_wide_estimate_moves_no_further_than_one_with_the_greatest_spread() -> None:
+    """P90 of absences, without a bound on the spread, grew to ten times the longest of them."""
+    coverage = Coverage()
+    for number in range(500):
+        coverage.on_announced(str(number), 10.0, 20.0, float(number))
+        coverage.on_dispatched(str(number), number + 30.0)
+    assert coverage.p90.at == LIMIT
+    moved = coverage.move(Quantiles(1.0, 10.0, 200.0), 1e4)
+    assert 200.0 < moved.p90 <= 200.0 * exp(0.5 * LIMIT) * 1.001
+    assert 10.0 < moved.p50 <= 10.0 * exp(0.5 * LIMIT) * 1.001
+
+
 def test_a_part_begins_with_the_levels_of_the_whole() -> None:
     coverage = Coverage()
     coverage.on_announced("a", 10.0, 20.0, 0.0)

@@ -7,6 +7,7 @@ import pytest
 from dispatcher.model.commands import Cancel, End, Outcome, Tick, Waiting
 from dispatcher.model.facts import Entry, Fact
 from dispatcher.model.fleet import LoadableModel
+from dispatcher.policies.planning.wait_ratios import Quantiles
 from dispatcher.shard.settings import ShardSettings
 from dispatcher.shard.shard import Shard
 from dispatcher.shard.state.state import State
@@ -210,9 +211,48 @@ def test_levels_move_what_is_announced_and_a_new_tenant_begins_with_those_of_the
     assert state.waits.costs["b", "m"].coverage[before.phase].p90.at == pytest.approx(0.5, abs=0.2)
 
 
-@pytest.mark.parametrize("of_others", [0, 20])
-def test_no_wait_is_longer_than_the_fleet_takes_for_all(of_others: int) -> None:
-    """One of two workers has the model. The other one turns to it once nothing waits for its own."""
+@pytest.mark.parametrize("phase", list(Phase))
+def test_while_a_model_is_missing_or_loaded_all_models_have_the_same_levels(phase: Phase) -> None:
+    record, shard = WaitRecord(), backlog()
+    call = next(call for call in shard.shard.state.calls.values() if call.queued)
+    record.follow(call, phase, 10.0, Quantiles(5.0, 10.0, 20.0), 0.0)
+    estimate = Quantiles(5.0, 10.0, 20.0)
+    own, other = (record.cover(None, model, phase, estimate, 30.0) for model in (call.model, "other"))
+    assert own.p50 > estimate.p50
+    assert other == (own if phase in (Phase.ORDERED, Phase.MISSING) else estimate)
+
+
+def test_the_first_ends_after_a_load_do_not_change_the_pace_much() -> None:
+    pace = Pace(served=400.0, slot_s=1.0, ends=4.0)
+    assert pace.slot_per_s(50.0, 100) == pytest.approx(50.0, rel=0.05)
+    assert pace.slot_per_s(50.0) > 100.0
+    assert Pace(served=40_000.0, slot_s=100.0, ends=400.0).slot_per_s(50.0, 100) == pytest.approx(400.0, rel=0.05)
+
+
+def test_a_short_first_end_of_a_full_batch_makes_the_next_waits_hardly_shorter() -> None:
+    shard = LoneShard(None, report(slots=20))
+    first = [shard.call() for _ in range(20)]
+    second = [shard.call() for _ in range(40)]
+    shard.now += 20 * EACH_S
+    for name in first:
+        shard.end(name, TOKENS)
+    shard.now += 0.05
+    state = shard.shard.state
+    before = expected_wait(state, state.tenants["a"], "m", 100)
+    shard.end(second[0], TOKENS)
+    after = expected_wait(state, state.tenants["a"], "m", 100)
+    assert after.predicted_s > 0.9 * before.predicted_s
+
+
+def test_before_any_end_the_mean_of_the_waiting_calls_is_the_cost() -> None:
+    shard = LoneShard()
+    shard.call()
+    waits_s = [wait_s(shard.accept(cost=cost)[1]) for cost in (10.0, 190.0, 100.0, 100.0)]
+    assert waits_s[-1] == pytest.approx(4 * 100.0 / TOKENS), "100 each, and 10 a second"
+
+
+def two_models_wait() -> LoneShard:
+    """Return two workers with a model each that have served half a minute, and two calls that wait for each model."""
     shard = LoneShard(None, *(swap_report(*each, {"m": 4.0, "n": 4.0}) for each in (("w", "m"), ("x", "n"))))
     names = {model: [shard.call("a", model=model) for _ in range(3)] for model in ("m", "n")}
     for _ in range(30):
@@ -220,6 +260,13 @@ def test_no_wait_is_longer_than_the_fleet_takes_for_all(of_others: int) -> None:
         for model, waiting_names in names.items():
             shard.end(waiting_names.pop(0), TOKENS)
             waiting_names.append(shard.call("a", model=model))
+    return shard
+
+
+@pytest.mark.parametrize("of_others", [0, 20])
+def test_no_wait_is_longer_than_the_fleet_takes_for_all(of_others: int) -> None:
+    """One of two workers has the model. The other one turns to it once nothing waits for its own."""
+    shard = two_models_wait()
     for _ in range(of_others):
         shard.now += 0.01
         shard.call("b", model="n")
@@ -231,6 +278,32 @@ def test_no_wait_is_longer_than_the_fleet_takes_for_all(of_others: int) -> None:
     assert 0 < waits_s[0] <= EACH_S
     assert (100 + of_others) / 2 <= waits_s[-1] <= (100 + of_others) / 2 + 4.0 + 20.0, "a swap, and what is forecast"
     assert waits_s[-1] < 80.0
+
+
+def test_what_waits_for_other_models_is_served_before() -> None:
+    """Each call of the other model takes half a second of two workers that can load both."""
+    shard = two_models_wait()
+    state, found = shard.shard.state, list[float]()
+    for others in (0, 40):
+        for _ in range(others):
+            shard.call("b", model="n")
+        shard.now += 0.3
+        shard.call("a", model="n")
+        waits._present_backlogs(state)
+        found.append(waits._all_served_s(state, "m", 10.0))
+    few_s, many_s = found
+    assert few_s == pytest.approx(4.0 + 10.0 / 2 + 3 / 2, rel=0.1), "a swap, ten seconds of the model, and three calls"
+    assert many_s - few_s == pytest.approx(40 / 2, rel=0.1)
+
+
+def test_what_is_forecast_for_other_models_is_served_before() -> None:
+    shard = two_models_wait()
+    state = shard.shard.state
+    waits._present_backlogs(state)
+    others = waits._fleet_works(state)["m"]
+    assert others.later_s > others.now_s + 10.0
+    served_s = 10.0 / 2 + others.now_s
+    assert waits._all_served_s(state, "n", 10.0) > 4.0 + 1.1 * served_s
 
 
 def test_a_full_queue_says_when_a_place_is_free() -> None:
