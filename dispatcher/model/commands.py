@@ -116,6 +116,9 @@ class Report(NamedTuple):
     models: tuple[LoadableModel, ...] = ()
     """Every model that the worker can load, sorted by name, with `model` among them. Empty for a worker that keeps its
     model."""
+    expected_per_s: tuple[float, ...] = ()
+    """The capacity that the worker probably has with each of `models`, in their order, from batches that were not full;
+    0 while unknown."""
 
 
 class Leave(NamedTuple):

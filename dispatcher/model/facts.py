@@ -51,6 +51,8 @@ class WorkerSet(NamedTuple):
     """See commands.Report."""
     loaded_at: float = 0.0
     """Since when it has `model`, in Unix seconds; 0 for a worker that keeps its model."""
+    expected_per_s: tuple[float, ...] = ()
+    """See commands.Report; empty if it is unknown for all models."""
 
 
 class ModelOrdered(NamedTuple):

@@ -43,6 +43,8 @@ ADAPTERS_MAX = 64
 """The most adapters of a worker. Its row in the log has their names."""
 TEXT: frozenset[str] = frozenset({Capability.CHAT, Capability.COMPLETION})
 """What every engine that generates text supports."""
+CAPACITY_MAX = 1e9
+"""The most service units a second of a worker. A larger number in a report is a mistake."""
 SLOTS_MAX, BATCH_MAX = 1024, 4096
 """The most slots of a worker, and the largest batch of its engine."""
 

@@ -230,7 +230,7 @@ COMMANDS = RecordCodec(
         "n": commands.Plan,
         "f": commands.UseFormat,
     },
-    {commands.End: 10, commands.Accept: 20},
+    {commands.End: 10, commands.Accept: 20, commands.Report: 13},
 )
 _OUTCOMES = RecordCodec(
     {
@@ -243,7 +243,7 @@ _OUTCOMES = RecordCodec(
         "d": commands.Done,
     }
 )
-WORKERS = RecordCodec({"w": facts.WorkerSet})
+WORKERS = RecordCodec({"w": facts.WorkerSet}, {facts.WorkerSet: 12})
 _PLAIN = RecordCodec(
     {
         "h": Hello,

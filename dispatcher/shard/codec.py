@@ -56,7 +56,7 @@ _KINDS: dict[str, type[Any]] = {
 }
 """A new kind of fact that readers must not miss needs a new format, so that older readers stop instead of misreading
 the log. A kind that they may miss has a letter that begins with SKIPPABLE."""
-_FIELDS_BEFORE = {OrderSet: 1, Ended: 9, Dropped: 6, Accepted: 16, ModelOrdered: 2}
+_FIELDS_BEFORE = {OrderSet: 1, Ended: 9, Dropped: 6, Accepted: 16, ModelOrdered: 2, WorkerSet: 12}
 """The number of fields in format OLDEST, of the kinds that have more since."""
 _LETTERS = {kind: letter for letter, kind in _KINDS.items()}
 _HEAD = (int, str, str, int, list)
@@ -65,6 +65,7 @@ _FROM_LISTS: dict[str, Callable[[list[Any]], tuple[Any, ...]]] = {
     "clocks": tuple,
     "calls": tuple,
     "capabilities": tuple,
+    "expected_per_s": tuple,
     "models": lambda models: tuple(map(LoadableModel.of, models)),
     "workers": lambda workers: tuple(map(WorkerPlan.of, workers)),
     "groups": lambda groups: tuple(map(GroupPlan.of, groups)),

@@ -40,9 +40,10 @@ class PlanInput(NamedTuple):
     """The time of the picture, in Unix seconds."""
 
     @property
-    def is_measured(self) -> bool:
-        """Whether any throughput is measured. Otherwise no time can be planned."""
-        return any(rate > 0 for worker in self.workers for rate in worker.service_per_s.values())
+    def has_rate(self) -> bool:
+        """Whether any throughput is measured or expected. Otherwise no time can be planned."""
+        rates = (each for worker in self.workers for each in (worker.service_per_s, worker.expected_per_s))
+        return any(rate > 0 for each in rates for rate in each.values())
 
 
 def plan_input(state: State, forecasts: Mapping[str, ArrivalForecast], now: float) -> PlanInput:

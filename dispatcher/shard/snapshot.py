@@ -35,6 +35,8 @@ prefix lacks the last one."""
 _TERMS = frozenset(CallTerms._fields) - {"tenant"}
 _USAGE_BEFORE = 5
 """The totals of a row of usage in format OLDEST."""
+_WORKER_BEFORE = 12
+"""The fields of a worker in format OLDEST."""
 
 
 ROWS_A_LINE = 100
@@ -77,8 +79,9 @@ def _lines(name: str, rows: list[Any]) -> Iterator[list[Any]]:
 def _rows(state: State) -> dict[str, list[Any]]:
     paid = [[call.id, call.swap_service] for call in state.calls.values() if call.swap_service]
     totals = _USAGE_BEFORE if state.format == OLDEST else len(Usage._fields)
+    fields = _WORKER_BEFORE if state.format == OLDEST else len(WorkerSet._fields)
     return {
-        "workers": [[list(worker.config), worker.failures] for worker in state.workers.values()],
+        "workers": [[list(worker.config[:fields]), worker.failures] for worker in state.workers.values()],
         "causes": [[name, worker.causes] for name, worker in state.workers.items() if worker.causes],
         "loads": [[w.name, w.load, w.ordered_at] for w in state.workers.values() if w.ordered_at],
         "paid": [[w.name, w.paid_until] for w in state.workers.values() if w.paid_until],
@@ -183,7 +186,8 @@ def _by_name(names: tuple[str, ...], values: list[Any], least: int) -> dict[str,
 def _worker_set(*fields: Any) -> WorkerSet:
     loaded = WorkerSet(*fields)
     models = tuple(map(LoadableModel.of, loaded.models))
-    return loaded._replace(capabilities=tuple(loaded.capabilities), models=models)
+    expected = tuple(loaded.expected_per_s)
+    return loaded._replace(capabilities=tuple(loaded.capabilities), models=models, expected_per_s=expected)
 
 
 def _add_tenant(state: State, values: dict[str, Any]) -> None:

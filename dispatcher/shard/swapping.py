@@ -32,7 +32,7 @@ from math import inf, isfinite
 
 from dispatcher.model.commands import Accept, Attempts, Command, Outcome, Plan, Report, Tick
 from dispatcher.model.facts import ModelOrdered, Planned
-from dispatcher.model.fleet import GROUPS_MAX, ORDER_MAX, WorkerPlan
+from dispatcher.model.fleet import CAPACITY_MAX, GROUPS_MAX, ORDER_MAX, WorkerPlan
 from dispatcher.model.formats import OLDEST
 from dispatcher.policies.orders.queues import Call, Tenant
 from dispatcher.policies.planning.fleet import DRAIN_S, FleetWorker, fallback_models, held_s, rest_left_s
@@ -103,14 +103,19 @@ def fleet_worker(worker: Worker, now: float) -> FleetWorker:
     """
     swap_s = {model: max(0.0, seconds) for model, seconds in worker.swap_s.items() if seconds <= _SWAP_MAX_S}
     loaded_at = now if worker.load else max(worker.config.loaded_at, worker.ordered_at)
-    rates = {each.model: each.service_per_s for each in worker.config.models}
-    rates[worker.model] = worker.config.service_per_s or rates.get(worker.model, 0.0)
+    measured = {each.model: each.service_per_s for each in worker.config.models}
+    measured[worker.model] = worker.config.service_per_s or measured.get(worker.model, 0.0)
     kind = " ".join([str(worker.slots), *sorted(swap_s)])
     return FleetWorker(
-        worker.name, kind, worker.target, loaded_at, swap_s, _free_s(worker), rates, max(1, worker.slots),
-        _batch_s(worker), len(worker.running), _swapping_s(worker, now), worker.last_swap_s,
-        worker.paid_until,
+        worker.name, kind, worker.target, loaded_at, swap_s, _free_s(worker), _possible(measured),
+        max(1, worker.slots), _batch_s(worker), len(worker.running), _swapping_s(worker, now), worker.last_swap_s,
+        worker.paid_until, worker.expected_per_s,
     )  # fmt: skip
+
+
+def _possible(rates: Mapping[str, float]) -> dict[str, float]:
+    """Return the rates that a worker can have."""
+    return {model: rate for model, rate in rates.items() if 0 < rate <= CAPACITY_MAX}
 
 
 def _swapping_s(worker: Worker, now: float) -> float:
@@ -124,15 +129,14 @@ def _swapping_s(worker: Worker, now: float) -> float:
 def _free_s(worker: Worker) -> float:
     """Return in how many seconds the running calls have ended: on average, half of their cost is left. A drain bounds
     it."""
-    capacity_per_s = worker.config.service_per_s
-    left = sum(call.cost for call in worker.running.values()) / 2
-    return min(DRAIN_S, left / capacity_per_s if 0 < capacity_per_s < inf else 0.0)
+    capacity_per_s, left = worker.capacity_per_s, sum(call.cost for call in worker.running.values()) / 2
+    return min(DRAIN_S, left / capacity_per_s if capacity_per_s else 0.0)
 
 
 def _batch_s(worker: Worker) -> float:
     """Return how long a full batch of calls like the running ones takes: so long is a drain, if it is not full too."""
-    capacity_per_s = worker.config.service_per_s
-    if not worker.running or not 0 < capacity_per_s < inf:
+    capacity_per_s = worker.capacity_per_s
+    if not worker.running or not capacity_per_s:
         return 0.0
     mean = sum(call.cost for call in worker.running.values()) / len(worker.running)
     return min(DRAIN_S, max(1, worker.slots) * mean / capacity_per_s)
@@ -161,8 +165,8 @@ def _order(
 
 def _charge(state: State, worker: FleetWorker, model: str) -> tuple[tuple[str, ...], float]:
     """Return the calls that pay for the swap, and what each pays. A log of format 5 cannot say it, so none pays."""
-    rate = worker.service_per_s.get(model) or worker.service_per_s.get(worker.loaded, 0.0)
-    service = state.settings.swap_charge * worker.swap_to_s(model) * (rate if 0 < rate < inf else 0.0)
+    rate = worker.known_per_s(model) or worker.known_per_s(worker.loaded)
+    service = state.settings.swap_charge * worker.swap_to_s(model) * rate
     if service <= 0 or state.format == OLDEST:
         return (), 0.0
     heads = [head for tenant in state.tenants.values() if (head := _first_due(tenant, model)) is not None]

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from dispatcher.model.commands import Attempts, Report, Retire
 from dispatcher.model.facts import WorkerSet
-from dispatcher.model.fleet import LoadableModel
+from dispatcher.model.fleet import CAPACITY_MAX, LoadableModel
+from dispatcher.model.formats import OLDEST
 from dispatcher.shard.fold import Decision
 from dispatcher.shard.state.records import FOR_A_TIME, Worker
+from dispatcher.shard.state.state import State
 
 _CHANGE = 0.1
 """A measured capacity or swap time is logged if it differs from the logged one by more than this fraction."""
@@ -28,7 +30,7 @@ def report(decision: Decision, command: Report) -> Attempts:
         command.worker, command.url, command.model, command.slots, command.context_tokens, command.bytes_per_token,
         command.service_per_s, "draining" if command.draining else "serving",
         capabilities=command.capabilities, models=command.models,
-        loaded_at=_loaded_at(known, command, state.at),
+        loaded_at=_loaded_at(known, command, state.at), expected_per_s=_expected_rates(state, command),
     )  # fmt: skip
     if known is None:
         decision.add(reported)
@@ -73,9 +75,23 @@ def _merge_report(old: WorkerSet, new: WorkerSet) -> WorkerSet:
         new = new._replace(service_per_s=old.service_per_s)
     if _alike(old.models, new.models):
         new = new._replace(models=old.models)
+    if len(old.expected_per_s) == len(new.expected_per_s) and all(
+        map(_is_near, new.expected_per_s, old.expected_per_s)
+    ):
+        new = new._replace(expected_per_s=old.expected_per_s)
     if old.state in FOR_A_TIME and new.state == "serving":
         new = new._replace(state=old.state, until=old.until)
     return new
+
+
+def _expected_rates(state: State, command: Report) -> tuple[float, ...]:
+    """Return the expected capacity of each reported model. A log in format OLDEST cannot say it.
+
+    A number that no worker can have is unknown.
+    """
+    if (state.log_order and state.format == OLDEST) or len(command.expected_per_s) != len(command.models):
+        return ()
+    return tuple(rate if 0 < rate <= CAPACITY_MAX else 0.0 for rate in command.expected_per_s)
 
 
 def _loaded_at(known: Worker | None, command: Report, now: float) -> float:

@@ -23,7 +23,9 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count
+from itertools import count, pairwise
+from statistics import median
+from typing import NamedTuple
 
 from dispatcher.model.fleet import Capability, LoadableModel
 from dispatcher.model.requests import Endpoint
@@ -45,6 +47,14 @@ CANARY_S = 60.0
 """The longest wait for the canary's tokens."""
 
 
+class _Canary(NamedTuple):
+    """`text`: empty if the model's endpoint is not completions. `step_s`: the median time between two of its tokens; 0
+    if there are too few."""
+
+    text: str
+    step_s: float
+
+
 class SwapFailed(Exception):
     """The model could not be loaded. The former one is loaded again."""
 
@@ -53,8 +63,8 @@ class SwapFailed(Exception):
 class _Model:
     make: MakeEngine
     facts: EngineFacts
-    canary: str
-    """The text of its canary at its first load; empty if its endpoint is not completions."""
+    canary: _Canary
+    """The canary of its first load."""
     start_s: SwapSeconds = field(default_factory=SwapSeconds)
     """Seconds of the last swaps to it while it was stopped."""
     wake_s: SwapSeconds = field(default_factory=SwapSeconds)
@@ -124,6 +134,11 @@ class ModelSwaps:
             for name, model in sorted(self._models.items())
             if name == loaded or model.rests_until_s <= now_s
         )  # fmt: skip
+
+    def step_s(self, name: str) -> float:
+        """Return the time of a decode step with one request, as at the model's first load; 0 if unknown."""
+        model = self._models.get(name)
+        return model.canary.step_s if model is not None else 0.0
 
     def can_load(self, name: str) -> bool:
         model = self._models.get(name)
@@ -224,13 +239,13 @@ class ModelSwaps:
     async def _check(self, model: _Model, engine: Engine) -> None:
         """Raises EngineError if the canary's tokens are not those of the model's first load, and TimeoutError."""
         async with asyncio.timeout(CANARY_S):
-            if await self._canary(engine) != model.canary:
+            if (await self._canary(engine)).text != model.canary.text:
                 raise EngineError("canary_failed", "the canary gave other tokens than at the first load")
 
-    async def _canary(self, engine: Engine) -> str:
-        """Return the text of the canary, from greedy decoding; empty for a model without completions."""
+    async def _canary(self, engine: Engine) -> _Canary:
+        """Return the canary, from greedy decoding."""
         if Capability.COMPLETION not in engine.facts.capabilities:
-            return ""
+            return _Canary("", 0.0)
         request = own_order(
             f"canary-{next(self._canaries)}",
             _CANARY_TENANT,
@@ -239,7 +254,9 @@ class ModelSwaps:
             Endpoint.COMPLETION,
         )
         async with aclosing(engine.generate(request)) as events:
-            return "".join([event.text async for event in events if isinstance(event, Token)])
+            tokens = [(event.text, self._clock.monotonic()) async for event in events if isinstance(event, Token)]
+        steps_s = [after - before for (_, before), (_, after) in pairwise(tokens)]
+        return _Canary("".join(text for text, _ in tokens), median(steps_s) if steps_s else 0.0)
 
 
 def _reason(error: Exception) -> str:

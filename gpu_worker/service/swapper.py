@@ -13,9 +13,11 @@ import logging
 from collections import defaultdict
 
 from dispatcher.model.commands import Report
+from dispatcher.policies.service import WEIGHTED_TOKENS
 from dispatcher.ports import Clock
 from gpu_worker.engines.model_swaps import ModelSwaps, SwapFailed
 from gpu_worker.policies.capacity import MeasuredCapacity
+from gpu_worker.policies.expected_capacity import ExpectedCapacity, SettledService
 from gpu_worker.service.executions.execution import Abort
 from gpu_worker.service.executions.executions import Executions
 
@@ -45,6 +47,11 @@ class Swapper:
         self._capacities: defaultdict[str, MeasuredCapacity] = defaultdict(
             lambda: MeasuredCapacity(stretch_s=CAPACITY_STRETCH_S)
         )
+        self._expected: dict[str, ExpectedCapacity] = {}
+        self._settled = SettledService()
+        self._is_changed = True
+        """True until the first report after the start and after each swap: the service until then is of canaries and of
+        another model."""
 
     @property
     def is_swapping(self) -> bool:
@@ -56,6 +63,7 @@ class Swapper:
         if not model or model == loaded or self.is_swapping or self._stopped or not self.swaps.can_load(model):
             return
         logger.info("swap from %s to %s", loaded, model)
+        self._is_changed = True
         self._swap = asyncio.ensure_future(self._load(model))
         self._swap.add_done_callback(self._on_swap_end)
         self.swaps.engine.changed.set()
@@ -66,10 +74,16 @@ class Swapper:
         `served`: service units since the worker started. Until its end a swap may fail, so the report has the former
         model; no capacity is measured meanwhile.
         """
+        times_s = self._executions.fills.take(now_s)
+        settled = self._settled.take(served, WEIGHTED_TOKENS(self._executions.prompt_tokens(), 0))
         if not self.is_swapping:
             self._facts = self._executions.engine.facts
             self._capacities[self._facts.model].observe(now_s, served, saturated=saturated)
+            if not self._is_changed:
+                self._expected_of(self._facts.model).observe(times_s, settled)
+            self._is_changed = False
         facts, measured = self._facts, self._capacities[self._facts.model]
+        models = self.swaps.loadable(facts.model, lambda model: self._capacities[model].service_per_s)
         return report._replace(
             model=facts.model,
             context_tokens=facts.context_tokens,
@@ -77,8 +91,17 @@ class Swapper:
             capabilities=tuple(sorted(facts.capabilities)),
             service_per_s=measured.service_per_s,
             draining=report.draining or self.is_swapping,
-            models=self.swaps.loadable(facts.model, lambda model: self._capacities[model].service_per_s),
+            models=models,
+            expected_per_s=tuple(self._expected_of(each.model).service_per_s(report.slots) for each in models),
         )
+
+    def _expected_of(self, model: str) -> ExpectedCapacity:
+        """Return the model's. At first it knows a decode step of the model's canary."""
+        found = self._expected.get(model)
+        if found is None:
+            found = self._expected[model] = ExpectedCapacity()
+            found.observe_step(self.swaps.step_s(model), WEIGHTED_TOKENS(0, 1))
+        return found
 
     async def stop(self) -> None:
         """Begin no further swap, and wait for the end of a swap that is under way: half an engine cannot be stopped."""

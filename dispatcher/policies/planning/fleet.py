@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from math import ceil, inf, isfinite
 from typing import TypeVar
@@ -46,8 +46,9 @@ class FleetWorker:
     `paid_until`: until when it pays for its swaps with service, in Unix seconds (the function of this name).
 
     `swap_s`: seconds to make each model the loaded one, 0 for the loaded one; a model that is absent, or has an
-    infinite time, does not fit. `service_per_s`: service units per second by model; unknown if absent or not a positive
-    finite number.
+    infinite time, does not fit. `service_per_s`: measured service units per second by model; unknown if absent or not a
+    positive finite number. `expected_per_s`: the same as the worker extrapolates it, for models with which it was never
+    full.
 
     Raises ValueError for an impossible number.
     """
@@ -65,6 +66,7 @@ class FleetWorker:
     swapping_s: float = 0.0
     last_swap_s: float | None = None
     paid_until: float = 0.0
+    expected_per_s: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isfinite(self.loaded_at):
@@ -81,31 +83,46 @@ class FleetWorker:
         """Return whether the model is loaded or can be loaded."""
         return self.swap_to_s(model) < inf
 
+    def known_per_s(self, model: str) -> float:
+        """Return the measured rate of the model, or the expected one; 0 if neither is known."""
+        rates = (each.get(model, 0.0) for each in (self.service_per_s, self.expected_per_s))
+        return next((rate for rate in rates if 0 < rate < inf), 0.0)
+
     def swap_to_s(self, model: str) -> float:
         """Return the seconds of a swap to the model: 0 if it is loaded, infinite if it does not fit."""
         return 0.0 if model == self.loaded else self.swap_s.get(model, inf)
 
 
 class ServiceRates:
-    """Service units per second, by kind of worker and model: the mean of what is measured on the kind's workers.
+    """Service units per second, by kind of worker and model: the mean of what is measured on the kind's workers, or
+    without any of what they expect.
 
-    Without a measurement it is the mean of the model's on other kinds; without that, of all measurements.
+    Without either it is the mean of the model's on other kinds, and without that, of all. The measured ones go first.
     """
 
     def __init__(self, workers: Sequence[FleetWorker], models: Iterable[str]) -> None:
-        measured = [
-            (worker.kind, model, rate)
-            for model in sorted(set(models))
-            for worker in workers
-            if 0 < (rate := worker.service_per_s.get(model, 0.0)) < inf
-        ]
-        self._of_kind = _means(((kind, model), rate) for kind, model, rate in measured)
-        self._of_model = _means((model, rate) for _, model, rate in measured)
-        self._of_all = _means(("", rate) for _, _, rate in measured).get("", 0.0)
+        names = sorted(set(models))
+        expected, measured = (
+            [
+                (worker.kind, name, rate)
+                for name in names
+                for worker, rates in zip(workers, of_workers, strict=True)
+                if 0 < (rate := rates.get(name, 0.0)) < inf
+            ]
+            for of_workers in (
+                [worker.expected_per_s for worker in workers],
+                [worker.service_per_s for worker in workers],
+            )
+        )
+        self._of_kind, self._of_model = dict[tuple[str, str], float](), dict[str, float]()
+        for known in (expected, measured):
+            self._of_kind |= _means(((kind, model), rate) for kind, model, rate in known)
+            self._of_model |= _means((model, rate) for _, model, rate in known)
+        self._of_all = _means(("", rate) for _, _, rate in measured or expected).get("", 0.0)
 
     @property
     def are_known(self) -> bool:
-        """Whether there is any measurement. Without one, no time can be planned."""
+        """Whether any rate is measured or expected. Without one, no time can be planned."""
         return self._of_all > 0
 
     def per_s(self, kind: str, model: str) -> float:

@@ -1,14 +1,14 @@
 """Plans the fleet of a leader: makes a picture of its shard, lets `offload` plan, and proposes the plan to the shard.
 
 A plan is due when a miss is predicted, at most every REPLAN_S, and otherwise every SWEEP_S. While no worker can load
-several models, or no throughput is measured, nothing is planned. A planner that fails or takes too long costs a plan:
+several models, or no throughput is known, nothing is planned. A planner that fails or takes too long costs a plan:
 dispatch goes on without it, and the shard checks every plan that it gets, so two planners do no harm
 (shard/swapping.py).
 
 `PlannerProcess` is the offload of a real gate: the planner runs in a process of its own. A thread is not enough: the
 planner is pure Python, and holds the interpreter's lock for milliseconds. Measured beside a plan of 200 groups on two
 busy cores, a timer of 2 ms was late by 5.4 ms (P50) and 18 ms (P99) with a thread, and by 1.7 and 5.8 ms with a
-process. The process starts with the first plan, so a fleet of one model has none.
+process. The process starts with the first worker of several models, so a fleet of one model has none.
 """
 
 from __future__ import annotations
@@ -57,13 +57,24 @@ class Planning:
 
     async def run(self) -> None:
         """Plan until cancelled."""
+        is_started = False
         while True:
             await self._clock.sleep(_CHECK_S)
             if self._replica.shard.state.slots.can_swap:
+                is_started = is_started or await self._start_planner()
                 self._record_arrivals()
                 if self._is_due():
                     self._planned_at = self._clock.monotonic()
                     await self._plan()
+
+    async def _start_planner(self) -> bool:
+        """Start the planner before a plan is due: a process takes a second, in which the first requests would wait."""
+        try:
+            async with asyncio.timeout(_PLAN_MAX_S):
+                await self._offload(do_nothing)
+        except Exception as error:  # a plan starts it too
+            logger.warning("the planner does not start: %s", type(error).__name__)
+        return True
 
     def _is_due(self) -> bool:
         state, age_s = self._replica.shard.state, self._clock.monotonic() - self._planned_at
@@ -71,7 +82,7 @@ class Planning:
 
     async def _plan(self) -> None:
         picture = plan_input(self._replica.shard.state, self._forecasts, self._clock.now())
-        if not picture.is_measured:
+        if not picture.has_rate:
             return
         try:
             async with asyncio.timeout(_PLAN_MAX_S):
@@ -111,6 +122,10 @@ class Planning:
 def plan_of(picture: PlanInput, last: Plan | None) -> Plan:
     """Return the plan of a picture. A function of a module, so that another process can call it."""
     return make_plan(picture.backlogs, picture.workers, picture.made_at, last=last)
+
+
+def do_nothing() -> None:
+    """A function of a module, which loads all that a plan needs."""
 
 
 _PARENT_CHECK_S = 1.0

@@ -24,7 +24,7 @@ def answer(shard: Shard, topic: str, arguments: Sequence[str], reads: int) -> st
     """Return the answer as JSON, for a process that reads this format. Raises BadFrame for an unknown question."""
     match topic, list(arguments):
         case "fleet", []:
-            return json.dumps([WORKERS.pack(worker) for worker in shard.fleet()])
+            return json.dumps([WORKERS.pack(worker, reads) for worker in shard.fleet()])
         case "usage", [tenant, first_hour, last_hour] if first_hour.isdecimal() and last_hour.isdecimal():
             rows = usage(shard, tenant or None, int(first_hour), int(last_hour))
             size = _ROW_BEFORE if reads == OLDEST else None

@@ -183,12 +183,14 @@ class Slots:
     def capacity_per_s(self, model: str = "") -> float:
         """Return the capacity of a model's workers ("": of all workers), in service units a second; 0 if unknown.
 
-        A worker that was never saturated has no measured capacity. The average of the others is used for it.
+        A worker that was never saturated has no measured capacity. The average of the others is used for it. For a
+        model it is the expected capacity if none is measured. For all workers it is not, because guarantees are scaled
+        down by it.
         """
         known = self._capacity_per_s
         if known is None:
             known = self._capacity_per_s = {name: _capacity_per_s(its.values()) for name, its in self._workers.items()}
-            known[""] = _capacity_per_s([worker for its in self._workers.values() for worker in its.values()])
+            known[""] = _measured_per_s([worker for its in self._workers.values() for worker in its.values()])
         return known.get(model, 0.0)
 
 
@@ -239,6 +241,11 @@ class Tenures:
 
 
 def _capacity_per_s(workers: Collection[Worker]) -> float:
+    expected = [worker.capacity_per_s for worker in workers if worker.capacity_per_s]
+    return _measured_per_s(workers) or (sum(expected) * (len(workers) / len(expected)) if expected else 0.0)
+
+
+def _measured_per_s(workers: Collection[Worker]) -> float:
     measured = [worker.config.service_per_s for worker in workers if worker.config.service_per_s]
     return sum(measured) * (len(workers) / len(measured)) if measured else 0.0
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from dispatcher.model.call import made
 from dispatcher.model.facts import WorkerSet
+from dispatcher.model.fleet import CAPACITY_MAX
 from dispatcher.policies.orders.queues import Call
 from dispatcher.policies.planning.fleet import DRAIN_S
 from dispatcher.policies.planning.slo import NORMAL
@@ -61,6 +62,7 @@ class Worker:
     __slots__ = (
         "causes",
         "config",
+        "expected_per_s",
         "failures",
         "load",
         "model",
@@ -95,6 +97,9 @@ class Worker:
         self.name, self.model, self.url, self.slots = config.worker, config.model, config.url, config.slots
         self.swap_s = {each.model: each.swap_s for each in config.models}
         """The seconds that each of its models takes to load; empty for a worker that keeps its model."""
+        expected = zip(config.models, config.expected_per_s, strict=False)
+        self.expected_per_s = {each.model: rate for each, rate in expected if rate}
+        """The capacity that it expects with each of its models, in service units a second; absent if unknown."""
         self._open()
 
     def order(self, model: str, at: float) -> None:
@@ -107,17 +112,35 @@ class Worker:
         """The number of its slots if it gets new work, otherwise 0."""
 
     @property
+    def capacity_per_s(self) -> float:
+        """Its measured capacity with its model, in service units a second, or the expected one; 0 if unknown."""
+        measured = self.config.service_per_s
+        return measured if 0 < measured <= CAPACITY_MAX else self.expected_per_s.get(self.model, 0.0)
+
+    def capacity_with(self, model: str) -> float:
+        """Return its measured capacity with one of its models, or the expected one; 0 if unknown."""
+        measured = next((each.service_per_s for each in self.config.models if each.model == model), 0.0)
+        return measured if 0 < measured <= CAPACITY_MAX else self.expected_per_s.get(model, 0.0)
+
+    @property
     def order_ends_at(self) -> float:
         """When its order is withdrawn if it is not carried out, in Unix seconds."""
-        return self.ordered_at + DRAIN_S + SLOW_SWAPS * max(0.0, self.swap_s.get(self.load, 0.0)) + ORDER_MARGIN_S
+        return self.ordered_at + self._order_s(self.swap_s.get(self.load, 0.0))
+
+    def _order_s(self, swap_s: float) -> float:
+        """Return how long an order may take whose swap is expected to take `swap_s`."""
+        return DRAIN_S + SLOW_SWAPS * max(0.0, swap_s) + ORDER_MARGIN_S
 
     @property
     def last_swap_s(self) -> float | None:
-        """The time from the last order to the report of the model; 0 without an order, None if it was withdrawn."""
+        """The time from the last order to the report of the model; 0 without an order, None if it was withdrawn.
+
+        A longer time than an order may take (order_ends_at) is no swap: the worker was gone, or loaded the model later.
+        """
         if not self.ordered_at:
             return 0.0
         took_s = self.config.loaded_at - self.ordered_at
-        return took_s if took_s >= 0.0 else None
+        return took_s if 0.0 <= took_s <= self._order_s(max(self.swap_s.values(), default=0.0)) else None
 
     @property
     def changes_at(self) -> float:

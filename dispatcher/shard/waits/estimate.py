@@ -60,7 +60,7 @@ from dispatcher.policies.orders.queues import Tenant
 from dispatcher.policies.planning.wait_ratios import Quantiles
 from dispatcher.policies.tiers import Tier
 from dispatcher.policies.waiting import FullBatch, drained_s, with_turns
-from dispatcher.shard.state.records import Worker, due_at
+from dispatcher.shard.state.records import due_at
 from dispatcher.shard.state.state import State
 from dispatcher.shard.waits.backlogs import DEFERRED_RANK, Backlogs, Part, QueueName, RankSums, scaled
 from dispatcher.shard.waits.learned import COSTS_MIN, FORECAST_S, Costs, ModelWaits, Phase
@@ -354,15 +354,11 @@ def _fit(state: State, model: str) -> FleetFit:
     able = [worker for worker in state.workers.values() if model in worker.swap_s]
     if not able:
         return FleetFit(0.0, 0.0)
-    known = {each.name: rate for each in able if (rate := _rate(each, model))}
+    known = {each.name: rate for each in able if (rate := each.capacity_with(model))}
     usual = sum(known.values()) / len(known) if known else 1.0
     rates = [known.get(each.name, usual) for each in able]
     serving = sum(rate for each, rate in zip(able, rates, strict=True) if each.model == model and each.slots_open)
     return FleetFit((serving or usual) / sum(rates), max(each.swap_s[model] for each in able))
-
-
-def _rate(worker: Worker, model: str) -> float:
-    return next((each.service_per_s for each in worker.config.models if each.model == model), 0.0)
 
 
 def _until_urgent_s(state: State, tenant: Tenant, model: str) -> float:

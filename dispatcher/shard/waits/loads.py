@@ -61,8 +61,7 @@ def _turn(state: State, model: str, phase: Phase, in_s: Quantiles, worker: Worke
         return LoadTurn(phase, in_s, 1, 0.0)
     load = state.waits.loads.get(worker.name)
     slots = max(1, load.slots if load is not None else worker.slots)
-    full_per_s = next((each.service_per_s for each in worker.config.models if each.model == model), 0.0)
-    return LoadTurn(phase, in_s, slots, full_per_s / slots)
+    return LoadTurn(phase, in_s, slots, worker.capacity_with(model) / slots)
 
 
 def _load_quantiles(state: State, worker: Worker) -> Quantiles:

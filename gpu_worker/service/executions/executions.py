@@ -41,6 +41,7 @@ from dispatcher.model.worker_protocol import (
 from dispatcher.ports import Clock
 from dispatcher.workers.wire import OrderRefused, encode_event
 from gpu_worker.engines.interface import Engine, EngineError, EngineEvent
+from gpu_worker.policies.expected_capacity import FillTimes
 from gpu_worker.service.executions.adapter_loads import AdapterLoads
 from gpu_worker.service.executions.endings import confirms, ending, outcome_of, refused
 from gpu_worker.service.executions.engine_reader import STEP_S, EngineReader, Tally
@@ -154,6 +155,7 @@ class Executions:
     """Attempts that were returned because their order did not arrive, by the reason of the return."""
     tally: Tally = field(default_factory=Tally)
     health: EngineHealth = field(init=False)
+    fills: FillTimes = field(default_factory=FillTimes)
     _reader: EngineReader = field(init=False)
     _seen: SeenAttempts = field(init=False)
     _live: dict[str, Execution] = field(default_factory=dict)
@@ -179,6 +181,10 @@ class Executions:
         """Return the executions that hold a slot."""
         return frozenset(self._live)
 
+    def prompt_tokens(self) -> int:
+        """Return the prompt tokens of the executions that hold a slot."""
+        return sum(execution.input_tokens for execution in self._live.values())
+
     def live(self) -> frozenset[str]:
         """Return the attempts that run or whose reports are not in the log yet."""
         return self.running() | self.outbox.live() | self._deciding
@@ -200,6 +206,7 @@ class Executions:
     def _begin(self, order: WorkOrder) -> AsyncGenerator[bytes, None]:
         execution = self._reader.begin(order, ExecutionSpans(self.tracing, order, self.worker))
         self._live[execution.name] = execution
+        self.fills.set_running(len(self._live), self.clock.monotonic())
         self.watch.on_arrived(execution.name, order.tier, order.likely_tokens * order.choices)
         return self._lines(execution)
 
@@ -329,6 +336,7 @@ class Executions:
     def _end(self, execution: Execution) -> _LastEvent | None:
         """Free the slot and begin to deliver the report. Return the last event for the caller, or None."""
         del self._live[execution.name]
+        self.fills.set_running(len(self._live), self.clock.monotonic())
         self.watch.on_left(execution.name)
         if execution.abort is None and not execution.caller_left:
             self.health.note(execution.order, execution.result)

@@ -75,6 +75,41 @@ def test_no_plan_is_made_while_all_workers_are_away(monkeypatch: pytest.MonkeyPa
     assert min(planned_s) < 5.0 < 107.0 < max(planned_s)
 
 
+def only_worker_of_c(away_s: float) -> FleetSpec:
+    """Return two workers, of which only the second can load c. It is gone from 5 s on."""
+    fleet = fleet_of(2, "abc")
+    first, second = fleet.workers
+    first = replace(first, models={name: able for name, able in first.models.items() if name != "c"})
+    return replace(fleet, workers=[first, second], failures=(WorkerOutage(second.name, 5.0, away_s),))
+
+
+def test_no_plan_is_made_while_no_worker_can_serve_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first worker serves all that it can in some seconds, and what remains is for the second one. A plan every two
+    seconds would be 50,000 plans."""
+    planned_s = []
+
+    def noted(backlogs: Any, workers: Any, now: float, **options: Any) -> Plan:
+        planned_s.append(now - EPOCH)
+        return make_plan(backlogs, workers, now, **options)
+
+    monkeypatch.setattr(plan, "make_plan", noted)
+    rows = [(0.3 * n, "xy"[n % 2], "abc"[n % 3], "normal", 20) for n in range(40)]
+    run = simulate(RunSpec(requests_of(rows), "fcfs", only_worker_of_c(100_000.0), planner="plan"))
+    assert run.all.served == len(rows)
+    assert 5 < len(planned_s) < 50
+    assert min(planned_s) < 5.0
+
+
+@pytest.mark.parametrize("planner", ["plan", "no-plan"])
+def test_a_worker_that_is_back_after_an_outage_swaps_as_soon_as_before(planner: str) -> None:
+    """An outage of 2,000 s counted as a swap of 2,000 s, which a model is kept for. Back at 2,007 s the worker has b,
+    for which requests wait too."""
+    rows = [(0.3 * n, "xy"[n % 2], "abc"[n % 3], "normal", 20) for n in range(40)]
+    run = simulate(RunSpec(requests_of(rows), "fcfs", only_worker_of_c(2000.0), planner=planner))
+    assert run.all.ttft_s is not None
+    assert run.all.ttft_s.p99 < 2000.0 + 60.0
+
+
 @pytest.mark.parametrize("planner", sorted(PLANNERS))
 def test_the_same_run_again(planner: str) -> None:
     rows = [(0.3 * n, "xy"[n % 2], "abc"[n % 3], ("interactive", "batch")[n % 2], 20 + 7 * n % 60) for n in range(90)]

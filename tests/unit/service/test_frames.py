@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.model import commands
+from dispatcher.model import commands, facts
 from dispatcher.model.call import CallTerms, TenantConfig
 from dispatcher.model.errors import BadFrame
 from dispatcher.model.fleet import GroupPlan, LoadableModel, WorkerPlan
-from dispatcher.model.formats import NEWEST
+from dispatcher.model.formats import NEWEST, OLDEST
 from dispatcher.policies.slot_shares import ShardNeed
 from dispatcher.service import frames
 from dispatcher.service.frames import decode_frame, encode_frames, encode_message
@@ -26,6 +26,7 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
     "float": NUMBER,
     "float | None": st.none() | NUMBER,
     "bool": st.booleans(),
+    "tuple[float, ...]": st.lists(NUMBER, max_size=3).map(tuple),
     "tuple[str, ...]": st.lists(TEXT, max_size=4).map(tuple),
     "tuple[LoadableModel, ...]": st.lists(
         st.builds(
@@ -131,9 +132,20 @@ def test_what_is_no_frame_is_refused(packed: bytes) -> None:
 
 def test_a_list_field_holds_texts_only() -> None:
     packed = frames.COMMANDS.pack(commands.Report("w", "u", "m", 1, 1, 1.0, 1.0, False, 0.0, 0, ("a#1",)))
-    packed[-1] = [1]
+    packed[1 + commands.Report._fields.index("live")] = [1]
     with pytest.raises(BadFrame):
         decode_frame(json.dumps([["c", 1, 0.0, packed]]).encode())
+
+
+def test_a_process_of_the_older_format_gets_no_field_that_it_does_not_have() -> None:
+    """It has the 13 fields of a report and the 12 of a worker."""
+    models = (LoadableModel("m", 0.0, 4096, 4.0, 0.0),)
+    report = commands.Report("w", "u", "m", 1, 1, 1.0, 1.0, False, 0.0, 0, (), (), models, (50.0,))
+    worker = facts.WorkerSet("w", "u", "m", 1, 1, 1.0, 1.0, "serving", models=models, expected_per_s=(50.0,))
+    assert (len(frames.COMMANDS.pack(report)), len(frames.COMMANDS.pack(report, OLDEST))) == (15, 14)
+    assert (len(frames.WORKERS.pack(worker)), len(frames.WORKERS.pack(worker, OLDEST))) == (14, 13)
+    of_older = frames.COMMANDS.unpack(json.loads(json.dumps(frames.COMMANDS.pack(report, OLDEST))))
+    assert of_older == report._replace(expected_per_s=())
 
 
 @given(st.binary(max_size=200))

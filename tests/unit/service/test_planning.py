@@ -12,7 +12,7 @@ from dispatcher.model.commands import Attempts
 from dispatcher.model.facts import ModelOrdered, Planned
 from dispatcher.policies.planning.fleet import DRAIN_S
 from dispatcher.service.gate.follower import Offload, at_once
-from dispatcher.service.gate.planning import REPLAN_S, SWEEP_S
+from dispatcher.service.gate.planning import REPLAN_S, SWEEP_S, do_nothing, plan_of
 from dispatcher.service.link.link import Link
 from dispatcher.shard.codec import decode_entry
 from tests.support.world.lone_shard import swap_report
@@ -103,6 +103,20 @@ async def test_plans_are_made_when_a_miss_is_predicted_and_at_the_sweep(world: W
     await fleet(world, at_once)
     await asyncio.sleep(10 * SWEEP_S)
     assert 9 <= len(facts(world, Planned)) <= 12
+
+
+async def test_the_planner_is_started_before_a_plan_is_due(world: World) -> None:
+    """The start of a process takes a second, in which the first requests for a missing model would wait."""
+    calls: list[Any] = []
+
+    async def noted(work: Callable[..., Any], *arguments: Any) -> Any:
+        calls.append(work)
+        return work(*arguments)
+
+    await fleet(world, noted)
+    await asyncio.sleep(2 * SWEEP_S)
+    assert calls[:2] == [do_nothing, plan_of]
+    assert calls.count(do_nothing) == 1
 
 
 async def test_the_error_of_a_forecast_is_logged_when_it_ends(world: World, caplog: pytest.LogCaptureFixture) -> None:

@@ -47,7 +47,7 @@ def test_a_fleet_that_lost_its_last_worker_has_an_empty_plan() -> None:
     shard.call("x", model="b")
     shard.do(Leave("w"), T0)
     assert not shard.shard.state.workers
-    assert not plan_input(shard.shard.state, {}, T0).is_measured
+    assert not plan_input(shard.shard.state, {}, T0).has_rate
     plan = plan_of(shard, "a", "b")
     assert (plan.models, plan.left_out, plan.late_parts) == ({}, 1, {})
     assert not [fact for fact in shard.facts if isinstance(fact, Planned)]

@@ -194,6 +194,8 @@ class ProductionPlanner(Planner):
         self._groups: dict[str, TenantGroups] = {}
         self._grouped: dict[str, GroupedRequest] = {}
         """The waiting requests, by name."""
+        self._waiting: dict[str, int] = {}
+        """The number of waiting requests of each model that has any."""
         self._keys: dict[str, GroupKey] = {}
         """The last group of each request that has arrived and not ended."""
         self._loaded_s = {worker.name: 0.0 for worker in around.workers}
@@ -228,19 +230,22 @@ class ProductionPlanner(Planner):
         self._gate.on_ended(request, now_s)
 
     def next_s(self) -> float:
-        return self._planned_s + _PLAN_S if self._grouped and self._has_worker() else inf
+        return self._planned_s + _PLAN_S if self._can_serve() else inf
 
     def actions(self, now_s: float) -> Iterator[Action]:
         self._gate.report(now_s)
         self._note_loaded(now_s)
-        if self._grouped and now_s >= self._planned_s + _PLAN_S and self._has_worker():
+        if now_s >= self._planned_s + _PLAN_S and self._can_serve():
             self._plan(now_s)
         if self._gate.has_decided:
             yield from self._gate_actions()
 
-    def _has_worker(self) -> bool:
-        """Return whether a worker is there. Without one nothing can be decided, and production makes no plan either."""
-        return not all(worker.is_away for worker in self.workers)
+    def _can_serve(self) -> bool:
+        """Return whether a worker is there for a waiting request. Otherwise no plan helps.
+
+        A run in which the only worker of a model is gone for a day would make 43,200 of them.
+        """
+        return any(not worker.is_away and not self._waiting.keys().isdisjoint(worker.models) for worker in self.workers)
 
     def _gate_actions(self) -> Iterator[Action]:
         """Yield the gate's dispatches and orders to swap."""
@@ -307,9 +312,15 @@ class ProductionPlanner(Planner):
         return min(self.around.drain_s, batch_s(self.around, worker, worker.model))
 
     def _note_loaded(self, now_s: float) -> None:
-        """Note since when each worker has its model, and how long its swap took."""
+        """Note since when each worker has its model, and how long its swap took.
+
+        An outage is no swap: a worker that was gone for an hour may swap at once when it is back.
+        """
         for worker in self.workers:
-            if worker.target is not None:
+            if worker.is_away:
+                self._loaded_s[worker.name] = now_s
+                self._ordered_s.pop(worker.name, None)
+            elif worker.target is not None:
                 self._loaded_s[worker.name] = now_s
                 self._ordered_s.setdefault(worker.name, now_s)
             elif self._ordered_s and worker.name in self._ordered_s:
@@ -337,8 +348,12 @@ class ProductionPlanner(Planner):
         if grouped.group_key is not None:
             self._keys[request.request_id] = grouped.group_key
         self._grouped[request.request_id] = grouped
+        self._waiting[request.model] = self._waiting.get(request.model, 0) + 1
 
     def _leave(self, request: SimRequest) -> None:
+        self._waiting[request.model] -= 1
+        if not self._waiting[request.model]:
+            del self._waiting[request.model]
         self._groups[request.arrival.tenant].remove(self._grouped.pop(request.request_id))
 
 

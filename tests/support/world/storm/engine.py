@@ -147,6 +147,9 @@ class StormSwaps:
     def can_load(self, model: str) -> bool:
         return model in self._models
 
+    def step_s(self, model: str) -> float:
+        return 0.0
+
     def loadable(self, loaded: str, service_per_s: Callable[[str], float]) -> tuple[LoadableModel, ...]:
         return tuple(
             LoadableModel(

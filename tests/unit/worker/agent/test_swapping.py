@@ -79,6 +79,46 @@ async def test_a_request_that_runs_too_long_goes_back_to_the_gate(fields: dict[s
         assert models_of(harness.gate.heartbeats)[-1] == ("b", False)
 
 
+def expected(report: Report) -> dict[str, float]:
+    return dict(zip((each.model for each in report.models), report.expected_per_s, strict=True))
+
+
+async def test_a_worker_expects_a_capacity_of_every_model_from_its_start() -> None:
+    """The canary of each model shows how long a step takes: 10 ms, in which a request gets 2 service units."""
+    async with swapping() as harness:
+        await asyncio.sleep(SETTINGS.heartbeat_s)
+        first = harness.gate.heartbeats[0]
+        assert (first.slots, first.service_per_s) == (2, 0.0)
+        assert {name: 200 < rate < 400 for name, rate in expected(first).items()} == {"a": True, "b": True}
+
+
+async def test_a_worker_that_was_never_full_expects_a_capacity() -> None:
+    async with swapping() as harness:
+        running = harness.start(asked("a", 3000))
+        await asyncio.sleep(20)
+        last = harness.gate.heartbeats[-1]
+        assert last.service_per_s == 0.0
+        assert 250 < expected(last)["a"] < 400, "one request gets 200, and two get 400 of this engine"
+        harness.gate.load = "b"
+        await running
+        await asyncio.sleep(10)
+        assert harness.gate.heartbeats[-1].model == "b"
+        assert expected(harness.gate.heartbeats[-1])["a"] == pytest.approx(expected(last)["a"], rel=1e-3), (
+            "the swap's own time does not count"
+        )
+
+
+async def test_the_service_before_the_first_report_is_of_canaries() -> None:
+    async with swapping() as harness:
+        assert harness.agent.swapper is not None
+        swapper = Swapper(harness.agent.swapper.swaps, harness.executions, harness.clock)
+        usual, now_s = harness.gate.heartbeats[0], harness.clock.monotonic()
+        swapper.described(usual, now_s, 10_000.0, saturated=False)
+        harness.executions.fills.set_running(1, now_s)
+        found = swapper.described(usual, now_s + 2, 10_400.0, saturated=False)
+        assert 200 < expected(found)["a"] < 400
+
+
 async def test_the_gate_may_change_its_mind_during_a_swap() -> None:
     async with swapping() as harness:
         harness.gate.load = "b"
