@@ -53,9 +53,8 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--load-s", type=_seconds, action="append", default=None, metavar="SECONDS", help=load_help)
     profile_help = "with --engine modelled: step times and memory, a YAML file or a JSON object; once for each --model"
     parser.add_argument(
-        "--profile", type=_profile, action="append", default=None, dest="profiles", metavar="FILE|JSON",
-        help=profile_help,
-    )  # fmt: skip
+        "--profile", type=_profile, action="append", default=None, metavar="FILE|JSON", help=profile_help
+    )
     wake_help = "with --engine modelled: the seconds until a sleeping model is awake; once for each --model"
     parser.add_argument("--wake-s", type=_seconds, action="append", default=None, metavar="SECONDS", help=wake_help)
     weights_help = "with --engine modelled: the GB of host memory that a sleeping model takes; once for each --model"
@@ -100,10 +99,10 @@ def parse_options(arguments: list[str] | None = None) -> argparse.Namespace:
     options.models = options.models or [None]
     if len(set(options.models)) < len(options.models):
         parser.error(f"--model names a model twice: {', '.join(options.models)}")
-    for name, usual in (("load_s", 0.0), ("wake_s", 0.0), ("weights_gb", 0.0), ("profiles", None)):
+    for name, usual in (("load_s", 0.0), ("wake_s", 0.0), ("weights_gb", 0.0), ("profile", None)):
         given = getattr(options, name) or [usual] * len(options.models)
         if len(given) != len(options.models):
-            option = "--" + name.replace("_", "-").removesuffix("s" if name == "profiles" else "")
+            option = "--" + name.replace("_", "-")
             parser.error(f"{len(given)} {option} for {len(options.models)} --model: give one for each, or none")
         setattr(options, name, given)
     if options.sleep_memory_gb and options.engine not in _SLEEPING_ENGINES:
@@ -167,7 +166,7 @@ def server_options(options: argparse.Namespace, environment: Mapping[str, str]) 
 
 def modelled_options(options: argparse.Namespace, number: int) -> dict[str, Any]:
     """Return the times and the memory of the modelled engine of the model `number`, as make_engine takes them."""
-    profile: ModelledProfile | None = options.profiles[number]
+    profile: ModelledProfile | None = options.profile[number]
     return {
         "load_s": options.load_s[number],
         "wake_s": options.wake_s[number],

@@ -71,6 +71,8 @@ NEAR_ENDS = 4.0
 """A wait for at most so many ends is of the phase NEAR."""
 LEAST_S = 0.001
 """No shorter wait is predicted, because a ratio to 0 has no meaning."""
+_VARIATION = 0.8
+"""The standard deviation of a model's costs over their mean, before COSTS_MIN calls have ended."""
 _ESTIMATES = 32
 """The mean estimate is that of at most so many waiting calls."""
 COST = 500.0
@@ -198,7 +200,7 @@ def _batch(state: State, model: str, slots: int, full_s: float, *, is_loaded: bo
     """Return the model's batch. One that is loaded next begins with `slots` requests at once."""
     known = state.waits.models.get(model) or state.waits.all
     costs = known.costs
-    variation = sqrt(costs.variance) / costs.mean if costs.ends >= COSTS_MIN and costs.mean > 0 else 0.8
+    variation = sqrt(costs.variance) / costs.mean if costs.ends >= COSTS_MIN and costs.mean > 0 else _VARIATION
     ages = state.running_ages.of(model, state.at) if is_loaded else (0.0, 0.0)
     return FullBatch(slots, full_s, variation, *ages)
 
