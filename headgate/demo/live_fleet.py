@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from itertools import count
 from statistics import fmean
 
 import aiohttp
@@ -22,10 +23,11 @@ import aiohttp
 from dispatcher.model.facts import Entry, ModelOrdered
 from dispatcher.model.tenants import Tenant
 from dispatcher.monitor.follower import EntryReader, open_follower
-from dispatcher.operations.administration import StoreAdmin
+from dispatcher.operations.administration import NAME, StoreAdmin
 from dispatcher.policies.clocks import Share
 from dispatcher.policies.planning.slo import SloClasses
 from dispatcher.policies.service import WEIGHTED_TOKENS
+from dispatcher.policies.tiers import Tier
 from dispatcher.ports import Store
 from dispatcher.processes.bootstrap import RealClock, RealIds, make_store
 from dispatcher.settings.config import Config, load_config
@@ -73,7 +75,7 @@ async def play_fleet(spec: RunSpec, fleet: FleetSpec, options: ServeOptions, rep
         await server.stop()
     if late_s > _LATE_S:
         report(f"requests were sent up to {late_s:.1f} s late: this machine is too slow for the workload")
-    swapping_s = sum(count * _load_s(fleet, model) for model, count in loads.by_model.items())
+    swapping_s = sum(number * _load_s(fleet, model) for model, number in loads.by_model.items())
     return replace(_measure(spec, requests), loads=dict(sorted(loads.by_model.items())), swapping_s=swapping_s)
 
 
@@ -128,7 +130,8 @@ async def _create_tenants(
     store: Store, spec: RunSpec, fleet: FleetSpec, requests: list[SimRequest], known: Mapping[str, str]
 ) -> dict[str, str]:
     """Create the workload's tenants that the server has not, and return their keys. A tenant's class is the strictest
-    of its requests, because a request may name a laxer one only."""
+    of its requests, because a request may name a laxer one only. One whose name the service does not take has another
+    there."""
     rank = {each.name: number for number, each in enumerate(SloClasses(fleet.classes).ordered)}
     classes = dict[str, str]()
     for request in requests:
@@ -136,9 +139,17 @@ async def _create_tenants(
         classes[request.tenant] = min(own, request.slo_class, key=rank.__getitem__)
     weights = {**spec.workload.weights, **spec.weights}
     admin = StoreAdmin(store, RealIds(), RealClock(), lambda: "headgate simulate")
+    used = {*known, *classes}
+    free = (name for number in count(1) if (name := f"tenant-{number}") not in used)
     return {
         name: await admin.create(
-            Tenant(name, Share(weights.get(name, 1.0)), queue_items_max=len(requests), slo_class=slo_class)
+            Tenant(
+                name if NAME.fullmatch(name) else next(free),
+                Share(weights.get(name, 1.0)),
+                Tier(spec.workload.tiers.get(name, Tier.STANDARD)),
+                queue_items_max=len(requests),
+                slo_class=slo_class,
+            )
         )
         for name, slo_class in classes.items()
         if name not in known

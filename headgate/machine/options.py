@@ -85,7 +85,7 @@ class FleetOptions(BaseModel):
         "their models.",
     )
     """The file that `swapping` was read from; None: all workers serve `model`."""
-    swapping: tuple[SwappingWorker, ...] = Field(default=(), max_length=8)
+    swapping: tuple[SwappingWorker, ...] = Field(default=(), max_length=WORKERS_MAX)
     """The workers of a fleet that swaps models."""
     failures: tuple[WorkerFailure, ...] = ()
     """The failures of its file. Only `headgate serve` plays them."""

@@ -77,14 +77,15 @@ def test_a_worker_fails_and_comes_back_as_the_file_says(tmp_path: Path) -> None:
 
 
 def test_a_simulated_scene_is_played_on_processes_too(tmp_path: Path) -> None:
-    """Two classes of one tenant, a model that is loaded nowhere, a conversation, and a prompt that no worker takes."""
+    """Two classes of one tenant, a model that is loaded nowhere, a conversation, a name that the service does not take,
+    and a prompt that no worker takes."""
     write_quick_fleet(tmp_path, "workers: [{name: x, kind: k, loaded: a}]\n")
     rows = [
         "0,t,10,4,a,batch,,",
         "0.1,t,10,4,b,interactive,,",
-        "0.2,u,10,40,a,normal,talk,0",
-        "0.2,u,10,4,a,normal,talk,1",
-        "0.3,u,5000,4,a,normal,,",
+        "0.2,Team U,10,40,a,normal,talk,0",
+        "0.2,Team U,10,4,a,normal,talk,1",
+        "0.3,Team U,5000,4,a,normal,,",
     ]
     header = "arrival_s,tenant,input_tokens,output_tokens,model,slo_class,interaction,stage"
     (tmp_path / "scene.csv").write_text("\n".join([header, *rows]) + "\n")
@@ -99,7 +100,7 @@ def test_a_simulated_scene_is_played_on_processes_too(tmp_path: Path) -> None:
     assert {name: each["requests"] for name, each in live["classes"].items()} == {
         "batch": 1, "interactive": 1, "normal": 3,
     }  # fmt: skip
-    assert live["tenants"]["u"]["first_token_s"]["p99"] > 0
+    assert live["tenants"]["Team U"]["first_token_s"]["p99"] > 0
     assert sum(live["rejections"].values()) == sum(simulated["rejections"].values()) == 1
     assert live["models"]["b"]["loads"] >= 1
     assert live["swapping_s"] == pytest.approx(0.2 * live["swaps"])

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from dispatcher.model.errors import ConfigurationError
 from dispatcher.policies.planning.slo import SloClasses
-from headgate.machine.options import ServedModel, SwappingWorker, WorkerFailure
+from headgate.machine.options import WORKERS_MAX, ServedModel, SwappingWorker, WorkerFailure
 
 if TYPE_CHECKING:
     from headgate.simulator.fleet.spec import FleetSpec, Loadable
@@ -44,6 +44,8 @@ def fleet_values(options: Mapping[str, Any], *, plays_failures: bool = False) ->
     if engine == "openai" or model is not None:
         raise ConfigurationError("--fleet has the models of each worker: leave out --model, and use another --engine")
     spec = read_fleet(fleet)
+    if len(spec.workers) > WORKERS_MAX:
+        raise ConfigurationError(f"{fleet} has {len(spec.workers)} workers: one machine runs at most {WORKERS_MAX}")
     if spec.failures and not plays_failures:
         said = "only headgate simulate and headgate serve play them"
         sys.stderr.write(f"note: no worker fails here by the file's `failures`: {said}\n")

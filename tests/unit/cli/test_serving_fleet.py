@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dispatcher.model.errors import ConfigurationError
 from gpu_worker.engines.modelled.engine import ModelledEngine
 from gpu_worker.engines.registry import make_engine
 from gpu_worker.service.options import modelled_options, parse_options
@@ -71,3 +72,11 @@ def test_other_engines_have_their_own_steps_and_the_default_class_is_said(
         fleet_values({"fleet": path, "engine": "vllm", "model": None})
         said = "note: a request without a class has later here, whatever default_class says\n"
         assert capsys.readouterr().err == (said if is_said else "")
+
+
+def test_more_workers_than_a_machine_runs_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yaml"
+    names = [f"{{name: w{number}, kind: k}}" for number in range(9)]
+    path.write_text(FLEET.replace("{name: a, kind: k, loaded: n}", ", ".join(names)))
+    with pytest.raises(ConfigurationError, match=r"fleet.yaml has 9 workers: one machine runs at most 8"):
+        fleet_values({"fleet": path, "engine": "modelled", "model": None})
