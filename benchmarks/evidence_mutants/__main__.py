@@ -81,7 +81,7 @@ def find_cover(jobs: Sequence[Job], found: Found) -> list[Job]:
     """Return the unbroken plays, and few mutants of each experiment that turned all claims that any of them turned:
     again and again the one that turned most of those that are left. An experiment that has not been played has all.
     A mutant that would not be played at all is played where it turned most claims."""
-    turned = {job: _turned_by_job(job, found) for job in jobs if job.mutant}
+    turned = {job: _find_turned(job, found) for job in jobs if job.mutant}
     chosen = {job for job in jobs if not job.mutant or job.experiment not in found}
     for experiment in dict.fromkeys(job.experiment for job in jobs):
         own = [job for job in turned if job.experiment == experiment]
@@ -95,7 +95,7 @@ def find_cover(jobs: Sequence[Job], found: Found) -> list[Job]:
     return [job for job in jobs if job in chosen]
 
 
-def _turned_by_job(job: Job, found: Found) -> set[str]:
+def _find_turned(job: Job, found: Found) -> set[str]:
     of_experiment = found.get(job.experiment, {})
     fails = {claim for claim, held in of_experiment.get(job.mutant, {}).items() if held is False}
     return fails.intersection(list_holding(of_experiment))
@@ -116,7 +116,7 @@ def _list_stale() -> None:
     codes = Codes.read(CODES)
     for name, by_mutant in read_verdicts().items():
         if stale := [mutant or "unbroken" for mutant in by_mutant if codes.is_stale(name, mutant)]:
-            changed = ", ".join(codes.changed_files(name)) or "none, or not known"
+            changed = ", ".join(codes.find_changed_files(name)) or "none, or not known"
             sys.stdout.write(f"{name}: {', '.join(stale)}; changed files: {changed}\n")
 
 

@@ -65,7 +65,7 @@ class Codes(NamedTuple):
         today = {name: digest_file(ROOT / name) for name in code.files}
         return code.rows[mutant] != _digest_row(today, experiment, mutant)
 
-    def changed_files(self, experiment: str) -> list[str]:
+    def find_changed_files(self, experiment: str) -> list[str]:
         """Return the files that have changed since the experiment was last played unbroken."""
         code = self.by_experiment.get(experiment, Code({}, {}))
         return [name for name, digest in code.files.items() if digest_file(ROOT / name) != digest]

@@ -71,7 +71,11 @@ def _blocks(found: Found, held: Held, is_stale: IsStale) -> Iterator[str]:
     yield f"{turned_total} of {total} claims are turned by at least one mutant. Of the others, {limits} state a limit."
     yield ""
     rows = [
-        (_link(experiment), *count, ", ".join(_marked(experiment, name, stale) for name in found[experiment] if name))
+        (
+            _link(experiment),
+            *count,
+            ", ".join(_mark_if_stale(experiment, name, stale) for name in found[experiment] if name),
+        )
         for experiment, count in counts.items()
     ]
     yield render_table(Table("", ("experiment", "claims", "turned", "mutants that ran"), rows))
@@ -82,7 +86,9 @@ def _blocks(found: Found, held: Held, is_stale: IsStale) -> Iterator[str]:
         yield from _of_the_page(found, held, stale)
     yield "## Claims\n"
     for experiment in counts:
-        rows = [(claim, _turned_text(found, experiment, claim, stale)) for claim in list_holding(found[experiment])]
+        rows = [
+            (claim, _describe_turning(found, experiment, claim, stale)) for claim in list_holding(found[experiment])
+        ]
         yield f"**{_link(experiment)}**\n"
         yield render_table(Table("", ("claim", "turned by"), rows))
 
@@ -118,13 +124,15 @@ def _of_the_page(found: Found, held: Held, stale: Stale) -> Iterator[str]:
         )
 
 
-def _marked(experiment: str, mutant: str, stale: Stale) -> str:
+def _mark_if_stale(experiment: str, mutant: str, stale: Stale) -> str:
     return mutant + _STALE * ((experiment, mutant) in stale)
 
 
-def _turned_text(found: Found, experiment: str, claim: str, stale: Stale) -> str | None:
+def _describe_turning(found: Found, experiment: str, claim: str, stale: Stale) -> str | None:
     limit = "none: it states a limit" if claim.startswith(_LIMIT) else None
-    return ", ".join(_marked(experiment, mutant, stale) for mutant in _turning(found, experiment, claim)) or limit
+    return (
+        ", ".join(_mark_if_stale(experiment, mutant, stale) for mutant in _turning(found, experiment, claim)) or limit
+    )
 
 
 def _is_unturned_limit(found: Found, experiment: str, claim: str) -> bool:

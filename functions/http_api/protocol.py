@@ -238,7 +238,6 @@ class BoundedHeads(HttpToolsProtocol):
         So a connection stays open for `idle_s` after an answer, however long that took: a caller that sends its next
         request on it at once must not find it closed.
 
-
         A closing connection whose caller takes nothing of the rest is dropped: the kernel would wait for ever.
         """
         self._head_timer = asyncio.get_running_loop().call_later(self.idle_s, self._check_head)

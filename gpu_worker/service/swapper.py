@@ -80,7 +80,7 @@ class Swapper:
             self._facts = self._executions.engine.facts
             self._capacities[self._facts.model].observe(now_s, served, saturated=saturated)
             if not self._is_changed:
-                self._expected_of(self._facts.model).observe(times_s, settled)
+                self._find_expectation(self._facts.model).observe(times_s, settled)
             self._is_changed = False
         facts, measured = self._facts, self._capacities[self._facts.model]
         models = self.swaps.loadable(facts.model, lambda model: self._capacities[model].service_per_s)
@@ -92,10 +92,10 @@ class Swapper:
             service_per_s=measured.service_per_s,
             draining=report.draining or self.is_swapping,
             models=models,
-            expected_per_s=tuple(self._expected_of(each.model).service_per_s(report.slots) for each in models),
+            expected_per_s=tuple(self._find_expectation(each.model).service_per_s(report.slots) for each in models),
         )
 
-    def _expected_of(self, model: str) -> ExpectedCapacity:
+    def _find_expectation(self, model: str) -> ExpectedCapacity:
         """Return the model's. At first it knows a decode step of the model's canary."""
         found = self._expected.get(model)
         if found is None:

@@ -197,7 +197,7 @@ def test_a_row_is_stale_after_a_change_of_code_and_not_of_its_docstring(product:
         path.write_text(text)
         digest_file.cache_clear()
         assert [codes.is_stale("first", mutant) for mutant in ("", "no lift")] == [is_stale] * 2
-        assert codes.changed_files("first") == ["dispatcher/rule.py"] * is_stale
+        assert codes.find_changed_files("first") == ["dispatcher/rule.py"] * is_stale
     path.unlink()
     digest_file.cache_clear()
     assert codes.is_stale("first", "")
