@@ -1,7 +1,7 @@
 """The shape of an image's URL: only an image inside the request, of a bounded size. Pure.
 
 An image of some kilobytes can decompress to gigabytes. The gate decompresses nothing: it reads width and height from
-the header, as the decoder of the engine will, and refuses an image whose header it cannot read.
+the header, as the decoder of the engine will, and refuses an image if it cannot read its header.
 """
 
 from __future__ import annotations

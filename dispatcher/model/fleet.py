@@ -149,7 +149,7 @@ class FleetLoad(NamedTuple):
     leaving: int
     """Workers that drain, or that sent no heartbeat for some seconds."""
     holding: int
-    """The smallest number of workers whose slots hold the calls that run now."""
+    """The smallest number of workers with slots for the calls that run now."""
     waiting: Mapping[str, int]
     """The waiting calls by tier; a tier without any has 0."""
     waiting_service: float

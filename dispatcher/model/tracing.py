@@ -51,7 +51,7 @@ class Tracing(Protocol):
     """Writes spans. No name, event, outcome or attribute may hold a prompt, an answer, a key or other text of users."""
 
     def begin(self, name: str, client: str, attributes: Mapping[str, str | int]) -> Span:
-        """Begin the first span of a request. `client`: what the client sent as its traceparent; nobody has checked it.
+        """Begin the first span of a request. `client`: what the client sent as its traceparent; it is not checked.
 
         A valid one is the parent. If it asks for a record, the process's own ratio still decides.
         """

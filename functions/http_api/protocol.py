@@ -25,7 +25,7 @@ _HEADERS_MAX = 256
 _PIPELINED_MAX = 100
 """How many requests of a connection may wait while an earlier one is answered."""
 _STALLED_CHECKS_MAX = 3
-"""A closing connection whose caller reads nothing is dropped after so many times `idle_s`."""
+"""A closing connection is dropped after so many times `idle_s` if its caller reads nothing."""
 _BYTES_PER_BODY_BYTE = 16
 """How many bytes of a chunked body may surround each byte of its content, beyond _HEAD_BYTES_MAX in total."""
 
@@ -238,7 +238,7 @@ class BoundedHeads(HttpToolsProtocol):
         So a connection stays open for `idle_s` after an answer, however long that took: a caller that sends its next
         request on it at once must not find it closed.
 
-        A closing connection whose caller takes nothing of the rest is dropped: the kernel would wait for ever.
+        A closing connection is dropped if its caller takes nothing of the rest: the kernel would wait for ever.
         """
         self._head_timer = asyncio.get_running_loop().call_later(self.idle_s, self._check_head)
         request = self.cycle

@@ -238,7 +238,7 @@ def _share(runs: Sequence[Run], tenant: str) -> str:
 
 
 def _swap_charge(runs: Sequence[Run], tenant: str) -> str:
-    """A planner that charges nobody has a dash."""
+    """A planner that charges no tenant has a dash."""
     if not any(run.swap_charges for run in runs):
         return "–"
     return f"{fmean(run.swap_charges.get(tenant, 0.0) for run in runs):,.0f}"

@@ -9,9 +9,9 @@ Here a plan swaps a worker only when (`rest_left_s`)
 where s is the time of the swap, and d what the last swap took, from the order to the report of the model, with the
 drain. d is measured, so a wrong belief about swaps lasts for one swap. The 4 s keep a batch of requests together.
 
-A worker for whose model nothing waits has a budget: each second of a swap is paid with a second of service before or
-after it, and SWAPS_SAVED_S seconds of swaps may be saved up (`paid_until`). So a worker that was quiet may load one
-model after the other for a sweep of rare requests, and swaps take half of the time in the long run.
+A worker without waiting requests for its model has a budget: each second of a swap is paid with a second of service
+before or after it, and SWAPS_SAVED_S seconds of swaps may be saved up (`paid_until`). So a worker that was quiet may
+load one model after the other for a sweep of rare requests, and swaps take half of the time in the long run.
 
 If the time of the last swap is unknown, a model stays for max(10 s, s), or s (`held_s`). So it does beside a plan for
 the swaps of `fallback_models`, as their bound counts on it; without a plan both rests must be over (`turn_left_s`).
@@ -145,7 +145,7 @@ _BATCH_S = 4.0
 _SWAP_TIMES = 1.0
 _IDLE_REST = 0.5
 SWAPS_SAVED_S = 60.0
-"""A worker for whose model nothing waits may swap for so long without a rest."""
+"""A worker without waiting requests for its model may swap for so long without a rest."""
 _SWAP_PART = 0.5
 """In the long run its swaps take this part of the time."""
 DRAIN_S = 30.0

@@ -2,7 +2,7 @@
 
 A worker is idle if nothing runs on it, it has no order, and nothing waits for its model. Only such a worker swaps for
 deferred work with slack. The rules of fleet.py hold for it too. A piece of deferred work goes where it ends first: to
-the end of an order whose last model is its own, or to an idle worker, with the time of its swap.
+the end of an order that ends with its own model, or to an idle worker, with the time of its swap.
 """
 
 from __future__ import annotations

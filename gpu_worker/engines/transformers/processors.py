@@ -150,7 +150,7 @@ class LogprobRecorder:
     """Records the log probability of each drawn token and of the most likely ones, for the sequences with the field.
 
     The log probabilities are the model's own: before bias, penalties, temperature and filters. They are recorded
-    between two processors: the first of the batch sees the model's scores, the last sees the scores whose arg max is
+    between two processors: the first of the batch sees the model's scores, the last sees those of which the arg max is
     drawn. `first` and `last`: these processors. Use it in the engine thread only.
     """
 

@@ -21,7 +21,7 @@ NAME = "headgate"
 TENANTS_VARIABLE = "HEADGATE_TENANTS"
 """The path of the operator's file of tenants (tenants.py)."""
 LOGGER_VARIABLE = "HEADGATE_STATS_LOGGER"
-"""Set in the environment of an engine core whose reports will be taken (stats_logger.py)."""
+"""Set in the environment of an engine core if its reports will be taken (stats_logger.py)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ class Replicas:
         self._processes = [_Decider(rule()) for _ in range(processes)]
         self._free = workers
         self._turns: deque[_Decider] = deque()
-        """The processes with waiting requests; the one whose turn it is stands first."""
+        """The processes with waiting requests; the one that is next stands first."""
 
     def arrive(self, number: int, sent: Sent, now_s: float) -> list[int]:
         process = self._processes[sent.at]

@@ -108,7 +108,7 @@ class FleetGate:
         self._forget(request)
 
     def report(self, now_s: float) -> None:
-        """Report the workers whose model or state has changed."""
+        """Report the workers with another model or state than before."""
         reported = self._reported
         for name, worker in self._workers.items():
             model, swaps = reported.get(name, _NO_REPORT)
