@@ -57,7 +57,7 @@ FOUND = {
     "ordered_worker_gets_calls": 34,
     "order_is_not_answered": 30,
     "order_not_in_snapshot": 34,
-    "order_is_not_undone": 766,
+    "order_is_not_undone": 1417,
     "no_turns_without_a_plan": 30,
     "an_error_refuses_all": 8,
     "outcomes_change_places": 8,
