@@ -32,6 +32,7 @@ from gpu_worker.policies.fairness.vtc import VirtualTokenCounter
 from gpu_worker.policies.preemption import Calibration
 from gpu_worker.policies.shedding import Shedder
 from gpu_worker.policies.tiers import TierShares, TierState
+from headgate.evidence.bwfq import workload
 from headgate.evidence.qlm import planning_cost, waits
 from headgate.evidence.rivals import deciders, policies, scenes
 from headgate.simulator.engines.kv_peak import KvPeak
@@ -251,6 +252,22 @@ def _order_is(other: str) -> Callable[[], Changes]:
     return lambda: [(ORDERS, "bwfq", partial(_order, other))]
 
 
+def _never_held() -> Changes:
+    def on_arrival(requests: Any, earns: Any) -> list[tuple[float, int]]:
+        return [(request.arrival_s, number) for number, request in enumerate(requests)]
+
+    return [(workload, "_release_times", on_arrival)]
+
+
+def _half_of_the_slots() -> Changes:
+    make = workload.CostGate
+
+    def narrow(order: str, *, slots: int, lead_max: float) -> Any:
+        return make(order, slots=slots // 2 if order == "bwfq" else slots, lead_max=lead_max)
+
+    return [(workload, "CostGate", narrow)]
+
+
 def _others_are_bwfq() -> Changes:
     ours = ORDERS["bwfq"]
     return [(ORDERS, name, ours) for name in ORDERS if name != "bwfq"]
@@ -372,6 +389,11 @@ def _delta_ignored() -> Changes:
     return [(qlm, "_batch", lambda around, model: DELTA * batch(around, model) // around.delta)]
 
 
+def _delta_squared() -> Changes:
+    batch = qlm._batch
+    return [(qlm, "_batch", lambda around, model: around.delta * batch(around, model))]
+
+
 def _equation_2_alone() -> Changes:
     fit = waits._fits
 
@@ -482,6 +504,10 @@ MUTANTS: Mapping[str, Mutant] = {
     "published order": Mutant("the published order under the name of bwfq", _GATE, _order_is("ratio")),
     "bwfq is fcfs": Mutant("FCFS under the name of bwfq", (*_GATE, "rivals"), _order_is("fcfs")),
     "others are bwfq": Mutant("bwfq under the name of every other order", _GATE, _others_are_bwfq),
+    "never held": Mutant("no request is held until its credit", ("bwfq-latency",), _never_held),
+    "half of the slots": Mutant(
+        "bwfq leaves every other slot free", ("bwfq-latency", "bwfq-timeline", "bwfq-scale"), _half_of_the_slots
+    ),
     "a log for each": Mutant("our gate has queues and counts for each process", ("rivals",), _log_for_each),
     "one queue": Mutant("other gateways' processes share their queues and counts", ("rivals",), _one_queue),
     "rivals are fair": Mutant(
@@ -533,6 +559,7 @@ MUTANTS: Mapping[str, Mutant] = {
     "delta ignored": Mutant(
         "QLM's groups have four batches, whatever δ is", ("qlm-figure-19",), _delta_ignored, ("qlm",)
     ),
+    "delta squared": Mutant("QLM's groups have δ² batches", ("qlm-figure-19",), _delta_squared, ("qlm",)),
     "equation 2 alone": Mutant("waits are QLM's equation 2, uncorrected", ("qlm-figure-3-18",), _equation_2_alone),
     "no tiers": Mutant("the engine's queue has no tiers", _TIERS, _no_tiers),
     "no floor": Mutant("no tier is owed its share", ("preemption-aging",), _no_floor),
