@@ -22,7 +22,7 @@ from dispatcher.policies.orders.two_clocks import TwoClocks, TwoClocksIndex
 from dispatcher.policies.planning import plan as planning
 from dispatcher.policies.planning.claims import claims
 from dispatcher.policies.planning.groups import DELTA
-from dispatcher.shard.alone import EPOCH
+from dispatcher.shard.alone import EPOCH, CostGate
 from gpu_worker.policies.admission import Admission
 from gpu_worker.policies.fairness import wsc
 from gpu_worker.policies.fairness.baselines import FcfsPolicy, RequestsPerMinute
@@ -260,10 +260,8 @@ def _never_held() -> Changes:
 
 
 def _half_of_the_slots() -> Changes:
-    make = workload.CostGate
-
-    def narrow(order: str, *, slots: int, lead_max: float) -> Any:
-        return make(order, slots=slots // 2 if order == "bwfq" else slots, lead_max=lead_max)
+    def narrow(order: str, *, slots: int, lead_max: float) -> CostGate:
+        return CostGate(order, slots=slots // 2 if order == "bwfq" else slots, lead_max=lead_max)
 
     return [(workload, "CostGate", narrow)]
 
