@@ -26,10 +26,10 @@ If no plan helps a model that waits, `fallback_models` says what workers load.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
-from math import ceil, inf, isfinite
+from math import ceil, inf, isfinite, sqrt
 from typing import TypeVar
 
 
@@ -248,10 +248,9 @@ def fallback_models(
         return {}
     if expected_drain_s is None:
         absent = [model for model in absent if now - waiting_by_model[model] >= PATIENCE_S]
-        drains_s = {worker.name: worker.free_s for worker in workers}
-        return _assign(absent, workers, now, waiting_by_model, turn_left_s, drains_s, {})
+        return _assign_turns(absent, workers, now, waiting_by_model, drain_s)
     absent = absent[: _overdue(absent, waiting_by_model, fitting, workers, now, drain_s, expected_drain_s)]
-    return _assign(absent, workers, now, waiting_by_model, held_s, {}, planned or {})
+    return _assign(absent, workers, now, waiting_by_model, planned or {})
 
 
 def _overdue(
@@ -306,38 +305,83 @@ def _turns_s(count: int, workers: Sequence[FleetWorker], now: float, swap_s: flo
     return loaded_s
 
 
+def _assign_turns(
+    models: Sequence[str], workers: Sequence[FleetWorker], now: float, waiting: Mapping[str, float], drain_s: float
+) -> dict[str, str]:
+    """Give the models workers without a plan, and return the model that these workers must have now.
+
+    As `_assign`, with the seconds of the drains added. But to take the only worker of a model costs as long as a model
+    may be missing, P ceil(M / W) of `fallback_models`, times the root of the part of its slots that is in use, until
+    the model has waited for so long. A model for which the next turn of a worker that another one takes is cheaper
+    waits for that. Otherwise two rare models take both workers from a busy one in turn: the one that has just swapped
+    rests, so the other was taken (cases/planning/t7_two_models).
+    """
+    assigned: dict[str, str] = {}
+    turns_s: dict[str, float] = {}
+    """When a worker that is taken may swap again, in seconds."""
+    copies = Counter(worker.loaded for worker in workers)
+
+    def swap_s(worker: FleetWorker, model: str) -> float:
+        """Return the seconds of a swap, and for which the model stays at least."""
+        return worker.swap_to_s(model) + residency_s(worker.swap_to_s(model), True)
+
+    def price_s(worker: FleetWorker, model: str) -> float:
+        """Return the seconds until the worker can swap, with what it costs to take it."""
+        wait_s = turn_left_s(worker, model, now, worker.loaded in waiting) + worker.free_s
+        bound_s = ceil(len(waiting) / len(workers)) * (swap_s(worker, model) + drain_s)
+        if copies[worker.loaded] > 1 or now - waiting[model] >= bound_s:
+            return wait_s
+        return wait_s + sqrt(min(1.0, worker.running / worker.slots)) * bound_s
+
+    for model in models:
+        fitting = [worker for worker in workers if worker.fits(model)]
+        prices_s = {each.name: turns_s.get(each.name, price_s(each, model)) for each in fitting}
+        chosen = min(fitting, key=lambda each: _reluctance(each, model, prices_s[each.name], waiting, copies))
+        if chosen.name in turns_s:
+            turns_s[chosen.name] += swap_s(chosen, model)
+            continue
+        wait_s = turn_left_s(chosen, model, now, chosen.loaded in waiting)
+        assigned[chosen.name] = chosen.loaded if wait_s > 0.0 else model
+        turns_s[chosen.name] = wait_s + chosen.free_s + swap_s(chosen, model)
+        copies[chosen.loaded] -= 1
+    return assigned
+
+
 def _assign(
     models: Sequence[str],
     workers: Sequence[FleetWorker],
     now: float,
-    waited_for: Collection[str],
-    waits_s: Callable[[FleetWorker, str, float, bool], float],
-    drains_s: Mapping[str, float],
+    waiting: Collection[str],
     planned: Mapping[str, str],
 ) -> dict[str, str]:
     """Give each model a worker, in their order, and return the model that these workers must have now.
 
     A worker that may not swap yet keeps its model until then, but not one for which this model is planned. First come
-    workers that may swap soonest, with the seconds of their drains if they are given, then those with a model that no
-    request waits for, then with one that another worker has too, then those that have theirs longest.
+    workers that may swap soonest, and among them as `_reluctance` says.
     """
     assigned: dict[str, str] = {}
     left_to_plan: set[str] = set()
     copies = Counter(worker.loaded for worker in workers)
 
-    def reluctance(worker: FleetWorker, model: str) -> tuple[float, bool, bool, float, float, str]:
-        is_waited_for = worker.loaded in waited_for
-        held = waits_s(worker, model, now, is_waited_for) + drains_s.get(worker.name, 0.0)
-        is_last = copies[worker.loaded] <= 1
-        return held, is_waited_for, is_last, worker.loaded_at, worker.swap_to_s(model), worker.name
+    def wait_s(worker: FleetWorker, model: str) -> float:
+        return held_s(worker, model, now, worker.loaded in waiting)
 
     for model in models:
         able = [worker for worker in workers if worker.name not in assigned and worker.fits(model)]
         if able:
-            chosen = min(able, key=lambda each: reluctance(each, model))
-            may_swap = waits_s(chosen, model, now, chosen.loaded in waited_for) == 0.0
+            chosen = min(able, key=lambda each: _reluctance(each, model, wait_s(each, model), waiting, copies))
+            may_swap = wait_s(chosen, model) == 0.0
             assigned[chosen.name] = model if may_swap else chosen.loaded
             copies[chosen.loaded] -= 1
             if not may_swap and planned.get(chosen.name) == model:
                 left_to_plan.add(chosen.name)
     return {name: model for name, model in assigned.items() if name not in left_to_plan}
+
+
+def _reluctance(
+    worker: FleetWorker, model: str, price_s: float, waiting: Collection[str], copies: Mapping[str, int]
+) -> tuple[float, bool, bool, float, float, str]:
+    """Return what orders the workers that may load the model: the price, then whether requests wait for the worker's
+    model, whether no other worker has it, since when it is loaded, and the swap."""
+    is_last = copies[worker.loaded] <= 1
+    return price_s, worker.loaded in waiting, is_last, worker.loaded_at, worker.swap_to_s(model), worker.name
