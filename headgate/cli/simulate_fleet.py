@@ -24,7 +24,7 @@ from headgate.cli.simulate_options import (
     check_gate,
     check_numbers,
     check_order,
-    check_writable,
+    check_page,
     choose_policy,
     gate_notes,
     policy_names,
@@ -94,7 +94,7 @@ def _specs(options: SimulateOptions) -> list[RunSpec]:
     if gate is not None and gate.classes is not None:
         fleet = replace(fleet, classes=gate.classes.ordered, default_class=gate.classes.usual.name)
     if options.report is not None:
-        check_writable(options.report, "--report")
+        check_page(options.report)
         check_installed()
     workload = open_workload(options.trace or [], parse_columns(options.columns))
     first = RunSpec(
