@@ -306,6 +306,23 @@ def test_the_report_has_the_verdict_and_the_data(folder: Path, capsys: pytest.Ca
     assert "tenant,planner,first tokens in time (%),&quot;time to first token, p99 (s)&quot;" in text
 
 
+def test_work_that_is_held_back_is_no_load_above_capacity(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a plan three deferred requests wait for an hour, and the page said that the fleet was too small."""
+    pytest.importorskip("matplotlib")
+    usual, deferred = "interactive: {first_token_s: 10}", "batch: {first_token_s: 3600, deferred: true}"
+    (folder / "holding.yaml").write_text(TWO_MODELS.replace(usual, f"{usual}, {deferred}"))
+    chat = [(float(at), f"{at},chat,100,20,m,interactive") for at in range(60)]
+    night = [(10.5 + at, f"{10.5 + at},night,100,20,n,batch") for at in range(3)]
+    rows = [row for _, row in sorted(chat + night)]
+    (folder / "holding.csv").write_text("\n".join([f"{HEADER},model,slo_class", *rows]) + "\n")
+    page = folder / "holding.html"
+    where = ("--fleet", str(folder / "holding.yaml"), "--report", str(page), "--processes", "1", "--json")
+    assert headgate("simulate", str(folder / "holding.csv"), *where, "--planner", "no-plan,plan") == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert runs[0]["total_time_s"] > 3_000
+    assert "above what the fleet can serve" not in page.read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "fleet", "says"),
     [
