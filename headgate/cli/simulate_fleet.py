@@ -131,13 +131,19 @@ def _gate(options: SimulateOptions, fleet: FleetSpec) -> GateSpec | None:
     return gate
 
 
+def _planners_with_shares() -> str:
+    return " and ".join(sorted(_USES_SHARES))
+
+
 def _notes(options: SimulateOptions, spec: RunSpec, planners: Sequence[str]) -> list[str]:
     notes = list(spec.workload.notes)
     if spec.gate is not None:
         notes += gate_notes(spec.gate, spec.workload, options.tenants)
+    if options.gate == "on":
+        notes.append(f"--gate changes nothing with --fleet: only {_planners_with_shares()} have the gate, and always.")
     has_shares = spec.gate is not None or spec.weights
     if has_shares and not _USES_SHARES.intersection(planners):
-        notes.append(f"Shares matter only to the planners {' and '.join(sorted(_USES_SHARES))}.")
+        notes.append(f"Shares matter only to the planners {_planners_with_shares()}.")
     guaranteed = 0.0 if spec.gate is None else sum(each.share.rate_per_s for each in spec.gate.tenants.values())
     if guaranteed and guaranteed > (most := most_service_per_s(spec)):
         notes.append(

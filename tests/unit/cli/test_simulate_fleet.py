@@ -77,6 +77,19 @@ def test_weights_decide_also_while_no_planner_makes_plans(folder: Path, capsys: 
     assert "Shares matter only to the planners no-plan and plan." in capsys.readouterr().err
 
 
+def test_the_gate_of_a_fleet_cannot_be_switched_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`plan` always has it, and no other planner can have it. The option was taken without a word."""
+    where = ("--fleet", str(folder / "fleet.yaml"), "--planner", "qlm,plan", "--json", "--processes", "1")
+    printed = []
+    for gate in ("off", "on"):
+        assert headgate("simulate", str(folder / "light.csv"), *where, "--gate", gate) == 0
+        printed.append(capsys.readouterr())
+    assert printed[0].out == printed[1].out
+    assert [each.err for each in printed] == [
+        "", "note: --gate changes nothing with --fleet: only no-plan and plan have the gate, and always.\n",
+    ]  # fmt: skip
+
+
 def test_the_class_of_a_tenant_is_that_of_its_requests_without_one(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
