@@ -24,7 +24,7 @@ from headgate.cli.simulate_options import (
     check_gate,
     check_numbers,
     check_order,
-    check_writable,
+    check_page,
     choose_policy,
     gate_notes,
     policy_names,
@@ -94,7 +94,7 @@ def _specs(options: SimulateOptions) -> list[RunSpec]:
     if gate is not None and gate.classes is not None:
         fleet = replace(fleet, classes=gate.classes.ordered, default_class=gate.classes.usual.name)
     if options.report is not None:
-        check_writable(options.report, "--report")
+        check_page(options.report)
         check_installed()
     workload = open_workload(options.trace or [], parse_columns(options.columns))
     first = RunSpec(
@@ -131,13 +131,19 @@ def _gate(options: SimulateOptions, fleet: FleetSpec) -> GateSpec | None:
     return gate
 
 
+def _planners_with_shares() -> str:
+    return " and ".join(sorted(_USES_SHARES))
+
+
 def _notes(options: SimulateOptions, spec: RunSpec, planners: Sequence[str]) -> list[str]:
     notes = list(spec.workload.notes)
     if spec.gate is not None:
         notes += gate_notes(spec.gate, spec.workload, options.tenants)
+    if options.gate == "on":
+        notes.append(f"--gate changes nothing with --fleet: only {_planners_with_shares()} have the gate, and always.")
     has_shares = spec.gate is not None or spec.weights
     if has_shares and not _USES_SHARES.intersection(planners):
-        notes.append(f"Shares matter only to the planners {' and '.join(sorted(_USES_SHARES))}.")
+        notes.append(f"Shares matter only to the planners {_planners_with_shares()}.")
     guaranteed = 0.0 if spec.gate is None else sum(each.share.rate_per_s for each in spec.gate.tenants.values())
     if guaranteed and guaranteed > (most := most_service_per_s(spec)):
         notes.append(

@@ -174,7 +174,7 @@ def run_specs(options: SimulateOptions) -> list[RunSpec]:
     _check_adapters(options, policies)
     gates = _gates(options)
     if options.report is not None:
-        check_writable(options.report, "--report")
+        check_page(options.report)
         check_installed()
     workload = open_workload(options.trace or [], parse_columns(options.columns))
     first = RunSpec(
@@ -227,6 +227,14 @@ def check_numbers(options: SimulateOptions) -> None:
         raise ConfigurationError(f"--jitter must be between 0 and {_JITTER_MAX:g}, not {options.jitter:g}")
     if options.horizon is not None and not 0 < options.horizon < math.inf:
         raise ConfigurationError(f"--horizon must be a positive number of seconds, not {options.horizon:g}")
+
+
+def check_page(path: Path) -> None:
+    """Raises ConfigurationError for a page that cannot be written. Another file than a page is kept: it may be the
+    workload."""
+    if path.suffix not in (".html", ".htm") and not path.is_dir():
+        raise ConfigurationError(f"--report: name an .html file, not {str(path)[:80]!r}")
+    check_writable(path, "--report")
 
 
 def check_writable(path: Path, option: str) -> None:

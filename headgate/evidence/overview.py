@@ -40,6 +40,7 @@ def render_overview(sections: Mapping[str, Section]) -> str:
 
 def _blocks(sections: Mapping[str, Section], claims: _Claims) -> Iterator[str]:
     yield "## In short\n"
+    yield _verdict([check for _, check in claims])
     yield (
         "*Near* counts the claims that figures of ours are near measured or printed ones, with the median of their "
         "deviations; a claim of several figures counts with the one that is furthest off. "
@@ -63,6 +64,14 @@ def _blocks(sections: Mapping[str, Section], claims: _Claims) -> Iterator[str]:
         yield render_table(
             Table("", ("experiment", "claim", "found", "of the tolerance"), [_row(*pair) for pair in near[:_LARGEST]])
         )
+
+
+def _verdict(checks: Sequence[Check]) -> str:
+    """Return how many claims hold, in a sentence: the first of the page."""
+    held = Counter(check.held for check in checks)
+    unclear = f" {held[None]:,} are reported without a verdict." if held[None] else ""
+    verdict = f"**Of {len(checks):,} claims {held[True]:,} hold and {held[False]:,} do not.**"
+    return f"{verdict} The reasons are below.{unclear}\n"
 
 
 def _sources(sections: Mapping[str, Section]) -> Table:

@@ -25,15 +25,19 @@ from benchmarks.planner_dominance import (
     play,
     play_all,
 )
-from benchmarks.planner_scenes import SceneShape, named_scenes, random_scene, vary
+from benchmarks.planner_scenes import Scene, SceneShape, named_scenes, random_scene, vary
 from benchmarks.planner_search import WORST, judge, read_shapes
 from benchmarks.twin_scenes import LAST_SWAP_S, judge_all, twin_scenes
 from headgate.simulator.fleet.planners.interface import Action
 from headgate.simulator.fleet.planners.plan import GateAlone
+from headgate.simulator.fleet.spec import read_fleet
 from headgate.simulator.run import RunSpec
 from headgate.simulator.simulate import simulate
+from headgate.workloads.sources import ListWorkload, open_workload
 from tests.support.duration import at_depth
+from tests.support.simulator.fleets import TRACES
 
+CASES = TRACES.parent / "cases" / "planning"
 SEEDS = range(at_depth(40, 400))
 DOMINATED_MAX = 0.3
 """11 of the 40 scenes are, with a mean of 3.4 points over all. The results have the reasons: partitions, which are made
@@ -83,6 +87,20 @@ def test_a_scene_is_the_same_again_from_its_file_and_its_neighbour_is_another() 
 def test_no_simpler_planner_dominates_in_the_scenes_of_outsiders(name: str) -> None:
     scene = next(each for each in named_scenes() if each.name == name)
     assert dominations([play(scene, planner) for planner in PLANNERS], entitled_tenants(scene)) == []
+
+
+@pytest.mark.parametrize("name", ["t7_two_models", "rare_short"])
+def test_no_simpler_planner_dominates_by_more_than_three_points_in_the_files_of_the_issue(name: str) -> None:
+    """In the first, qlm dominates by 2.1 points: two of the adversary's 94 requests are late. The bound was chosen
+    after a look."""
+    if not CASES.is_dir():
+        pytest.skip(f"there are no cases in {CASES}")
+    requests = list(open_workload([str(CASES / f"{name}.csv")]))
+    given = Scene(name, read_fleet(CASES / f"{name}.fleet.yaml"), ListWorkload(name, requests))
+    runs = [play(given, planner) for planner in ("static", "qlm", "plan")]
+    assert entitled_tenants(given) == set(runs[0].in_time)
+    assert max((points for _, _, points in dominations(runs, entitled_tenants(given))), default=0.0) <= 3.0
+    assert min(runs[-1].in_time.values()) >= 0.97
 
 
 @pytest.mark.parametrize("name", ["seven_models", "long_swap"])

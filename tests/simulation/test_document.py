@@ -31,6 +31,7 @@ SECTIONS = {"first": SECTION, "second": Section("Left out", "Paper", skipped="th
 
 def test_the_document_says_all_of_it() -> None:
     text = pages.render_document(SECTIONS)
+    assert "## In short\n\n**Of 3 claims 1 hold and 1 do not.** The reasons are below. 1 are reported without" in text
     assert "| [first](#first) | A title with \\| and \\*stars\\* | Paper, section 1 | 1 | 1 | 1 |" in text
     assert "| ✔ | it holds | 1 > 0 |" in text
     assert "| ✘ | it does not | 0 > 1 |" in text

@@ -14,17 +14,20 @@ class RangeNotes:
         self._fitted_on = fitted_on
         self._batch_max = 0
         self._requests = self._outside = 0
-        self._shortest, self._longest = fitted_on.input_tokens_min, fitted_on.input_tokens_max
+        self._least, self._most = fitted_on.input_tokens_min, fitted_on.input_tokens_max
+        self._shortest, self._longest = self._least, self._most
 
     def note_prompt(self, input_tokens: int) -> None:
         """Note a request that an engine gets."""
         self._requests += 1
-        self._outside += not self._fitted_on.input_tokens_min <= input_tokens <= self._fitted_on.input_tokens_max
-        self._shortest, self._longest = min(self._shortest, input_tokens), max(self._longest, input_tokens)
+        if not self._least <= input_tokens <= self._most:
+            self._outside += 1
+            self._shortest, self._longest = min(self._shortest, input_tokens), max(self._longest, input_tokens)
 
     def note_batch(self, requests: int) -> None:
         """Note how many requests run at once on an engine."""
-        self._batch_max = max(self._batch_max, requests)
+        if requests > self._batch_max:
+            self._batch_max = requests
 
     def sentences(self) -> tuple[str, ...]:
         """Return a sentence for each range that the run left."""
@@ -49,14 +52,12 @@ class RangeWatch:
     def __init__(self, engine: SimulatedEngine, notes: RangeNotes) -> None:
         self._engine = engine
         self._notes = notes
+        self.next_s = engine.next_s
+        """The time of the engine's next event; infinity without one. It is asked for more often than all else."""
 
     @property
     def now_s(self) -> float:
         return self._engine.now_s
-
-    def next_s(self) -> float:
-        """Return the time of the engine's next event."""
-        return self._engine.next_s()
 
     def submit(self, request: SimRequest, at_s: float) -> bool:
         self._notes.note_prompt(request.arrival.input_tokens)

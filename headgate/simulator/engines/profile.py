@@ -31,7 +31,8 @@ DEFAULT_ENGINE = "a10g-llama2-7b"
 
 
 class FittedOn(Strict):
-    """The log that a profile was fitted to, by `headgate simulate --fit`, and the ranges in which it may be trusted."""
+    """The log that a profile was fitted to, or several together, and the ranges in which it may be trusted. `headgate
+    simulate --fit` writes it."""
 
     log: str
     """Name of the file."""
@@ -51,7 +52,8 @@ class FittedOn(Strict):
     policy: str
     """The order of the queue with which the fit was compared with the log."""
     first_token_errors_s: dict[str, _Seconds]
-    """Quantiles (`p50`, `p90`, `p99`) of the difference between log and simulation, over requests."""
+    """Quantiles (`p50`, `p90`, `p99`) of the difference between log and simulation, over requests; empty if they were
+    not compared one by one."""
     whole_answer_errors_s: dict[str, _Seconds]
 
 

@@ -143,6 +143,12 @@ def test_a_report_is_written(trace: Path, tmp_path: Path, capsys: pytest.Capture
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
 
 
+def test_a_report_never_takes_the_place_of_the_trace(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = trace.read_bytes()
+    assert "name an .html file" in refused(capsys, str(trace), "--report", str(trace))
+    assert trace.read_bytes() == before
+
+
 def test_times_out_of_order_are_sorted_with_a_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "back.csv"
     path.write_text("arrival_s,tenant,input_tokens,output_tokens\n5,a,20,5\n1,a,20,5\n")
@@ -173,6 +179,7 @@ def test_times_out_of_order_are_sorted_with_a_note(tmp_path: Path, capsys: pytes
         (("--gate", "ajar"), "on or off"),
         (("--gate", "on", "--tenants", "nowhere.yaml"), "nowhere.yaml"),
         (("--report", "/nowhere/page.html"), "/nowhere"),
+        (("--report", "page.csv"), "--report: name an .html file, not 'page.csv'"),
         (("--preemption", "perhaps"), "--preemption must be on or off"),
         (("--locality",), "--locality needs --prefix-cache"),
         (("--loaded-first",), "--loaded-first needs --max-loras"),

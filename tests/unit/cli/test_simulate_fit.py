@@ -9,7 +9,7 @@ from random import Random
 import pytest
 import yaml
 
-from headgate.simulator.engines.profile import load_profile
+from headgate.simulator.engines.profile import engine_names, load_profile
 from tests.unit.cli.command import headgate
 
 HEADER = "arrival_s,ttft_s,latency_s,input_tokens,output_tokens"
@@ -91,6 +91,26 @@ def test_a_run_outside_of_what_was_fitted_warns(log: Path, tmp_path: Path, capsy
     assert "note: 1 of 4 prompts are outside " in printed.err
     assert printed.err.count("note:") == 2  # once, and not for each policy
     assert [len(run["outside_fit"]) for run in json.loads(printed.out)["runs"]] == [2, 2]
+
+
+@pytest.mark.parametrize("engine", [each for each in engine_names() if load_profile(each).fitted])
+def test_a_run_outside_of_what_a_profile_of_ours_was_fitted_to_warns(
+    engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The default profile said that it was fitted, and not to what."""
+    fitted_on = load_profile(engine).fitted_on
+    assert fitted_on is not None
+    trace = tmp_path / "trace.csv"
+    most = fitted_on.input_tokens_max
+    for longest, expected in (
+        (most, ""),
+        (most + 1, f"note: 1 of 2 prompts are outside {fitted_on.input_tokens_min} "),
+    ):
+        trace.write_text(f"arrival_s,tenant,input_tokens,output_tokens\n0,a,{longest},9\n1,a,{most},9\n")
+        assert headgate("simulate", str(trace), "--engine", engine, "--processes", "1") == 0
+        printed = capsys.readouterr().err
+        assert printed.startswith(expected)
+        assert bool(printed) is bool(expected)
 
 
 def test_the_rules_of_a_named_engine_are_kept(log: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,6 +77,19 @@ def test_weights_decide_also_while_no_planner_makes_plans(folder: Path, capsys: 
     assert "Shares matter only to the planners no-plan and plan." in capsys.readouterr().err
 
 
+def test_the_gate_of_a_fleet_cannot_be_switched_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`plan` always has it, and no other planner can have it. The option was taken without a word."""
+    where = ("--fleet", str(folder / "fleet.yaml"), "--planner", "qlm,plan", "--json", "--processes", "1")
+    printed = []
+    for gate in ("off", "on"):
+        assert headgate("simulate", str(folder / "light.csv"), *where, "--gate", gate) == 0
+        printed.append(capsys.readouterr())
+    assert printed[0].out == printed[1].out
+    assert [each.err for each in printed] == [
+        "", "note: --gate changes nothing with --fleet: only no-plan and plan have the gate, and always.\n",
+    ]  # fmt: skip
+
+
 def test_the_class_of_a_tenant_is_that_of_its_requests_without_one(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -304,6 +317,23 @@ def test_the_report_has_the_verdict_and_the_data(folder: Path, capsys: pytest.Ca
     assert "above what the fleet can serve" not in text
     assert "Under fcfs (vtc) and plan (vtc) every first token of every tenant is in time." in text
     assert "tenant,planner,first tokens in time (%),&quot;time to first token, p99 (s)&quot;" in text
+
+
+def test_work_that_is_held_back_is_no_load_above_capacity(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a plan three deferred requests wait for an hour, and the page said that the fleet was too small."""
+    pytest.importorskip("matplotlib")
+    usual, deferred = "interactive: {first_token_s: 10}", "batch: {first_token_s: 3600, deferred: true}"
+    (folder / "holding.yaml").write_text(TWO_MODELS.replace(usual, f"{usual}, {deferred}"))
+    chat = [(float(at), f"{at},chat,100,20,m,interactive") for at in range(60)]
+    night = [(10.5 + at, f"{10.5 + at},night,100,20,n,batch") for at in range(3)]
+    rows = [row for _, row in sorted(chat + night)]
+    (folder / "holding.csv").write_text("\n".join([f"{HEADER},model,slo_class", *rows]) + "\n")
+    page = folder / "holding.html"
+    where = ("--fleet", str(folder / "holding.yaml"), "--report", str(page), "--processes", "1", "--json")
+    assert headgate("simulate", str(folder / "holding.csv"), *where, "--planner", "no-plan,plan") == 0
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    assert runs[0]["total_time_s"] > 3_000
+    assert "above what the fleet can serve" not in page.read_text()
 
 
 @pytest.mark.parametrize(
