@@ -63,7 +63,7 @@ from dispatcher.policies.waiting import FullBatch, drained_s, with_turns
 from dispatcher.shard.state.records import due_at
 from dispatcher.shard.state.state import State
 from dispatcher.shard.waits.backlogs import DEFERRED_RANK, Backlogs, Part, QueueName, RankSums, scaled
-from dispatcher.shard.waits.learned import COSTS_MIN, FORECAST_S, Costs, ModelWaits, Phase
+from dispatcher.shard.waits.learned import COSTS_MIN, FORECAST_S, MEMORY, Costs, ModelWaits, Phase
 from dispatcher.shard.waits.loads import until_loaded
 from dispatcher.shard.waits.record import FleetFit, FleetWork, WaitRecord
 
@@ -147,7 +147,7 @@ def _theory(state: State, tenant: Tenant, model: str, position: int, deferred: b
     ends = drained_s(own, now, later, per_s, forecast_s=FORECAST_S) * per_s / each
     if phase is not Phase.FAR:
         ends -= slots
-    batch = _batch(state, model, slots, slots * each / per_s, is_loaded=phase is Phase.FAR)
+    batch = _batch(state, tenant, (model, deferred), slots, slots * each / per_s, is_loaded=phase is Phase.FAR)
     queued_s = batch.end_s(ends) if ends > _ROUNDING else 0.0
     if tenant.config.rate_per_s and state.settings.tiers is None and state.order.name in _WITH_GUARANTEES:
         queued_s = min(queued_s, own / min(per_s, tenant.config.rate_per_s * state.scale()))
@@ -196,13 +196,27 @@ def _mean_cost(state: State, tenant: Tenant, model: str, deferred: bool) -> floa
     return fmean(costs) if costs else COST
 
 
-def _batch(state: State, model: str, slots: int, full_s: float, *, is_loaded: bool) -> FullBatch:
+def _batch(state: State, tenant: Tenant, queue: QueueName, slots: int, full_s: float, *, is_loaded: bool) -> FullBatch:
     """Return the model's batch. One that is loaded next begins with `slots` requests at once."""
+    model, _ = queue
     known = state.waits.models.get(model) or state.waits.all
-    costs = known.costs
-    variation = sqrt(costs.variance) / costs.mean if costs.ends >= COSTS_MIN and costs.mean > 0 else _VARIATION
+    outputs = known.outputs
+    running = state.running_ages.count(model) if is_loaded else 0
+    if known.costs.ends >= max(COSTS_MIN, min(running, MEMORY)) and outputs.mean > 0:
+        prompts, variation = 1.0 - outputs.mean / known.costs.mean, sqrt(outputs.variance) / outputs.mean
+    else:
+        prompts, variation = _prompts_estimate(state, tenant, queue), _VARIATION
     ages = state.running_ages.of(model, state.at) if is_loaded else (0.0, 0.0)
-    return FullBatch(slots, full_s, variation, *ages)
+    return FullBatch(slots, full_s, min(1.0, max(0.0, prompts)), variation, *ages)
+
+
+def _prompts_estimate(state: State, tenant: Tenant, name: QueueName) -> float:
+    """Return the part of prompts in the estimated service of the tenant's first waiting calls."""
+    queue = tenant.queues.get(name)
+    waiting = queue.calls[:_ESTIMATES] if queue is not None else ()
+    calls = [call for *_, call in waiting if call.queued and call.cost > 0]
+    prompts = sum(min(call.cost, state.settings.service(call.terms.input_tokens, 0)) for call in calls)
+    return prompts / sum(call.cost for call in calls) if calls else 0.0
 
 
 def _service(state: State, model: str) -> tuple[int, Phase, Quantiles, float]:

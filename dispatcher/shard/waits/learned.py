@@ -189,6 +189,8 @@ class ModelWaits:
     pace: Pace = field(default_factory=Pace)
     costs: Costs = field(default_factory=lambda: Costs())
     """The costs of the calls of all tenants."""
+    outputs: Costs = field(default_factory=lambda: Costs())
+    """The service of the outputs of these calls."""
     slots: int = 0
     """The slots of the last worker that had the model while calls waited for it."""
     full_slot_per_s: float = 0.0
@@ -211,8 +213,9 @@ class ModelWaits:
     """How much longer than its worker says it took until a model was there, without the drain: a worker learns of its
     order with a heartbeat, and tells of its model with another one."""
 
-    def on_ended(self, served: float, lasted_s: float) -> None:
+    def on_ended(self, served: float, outputs: float, lasted_s: float) -> None:
         self.costs.on_ended(served)
+        self.outputs.on_ended(max(0.0, outputs))
         self.lasted_s += (lasted_s - self.lasted_s) / self.costs.ends
 
     @property
