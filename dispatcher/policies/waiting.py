@@ -67,32 +67,30 @@ class FullBatch(NamedTuple):
     def end_s(self, ends: float) -> float:
         """Return the seconds until so many requests have ended and were replaced by others."""
         slots, full_s = self.slots, self.full_s
+        fluid_s = ends * full_s / slots
+        alike = self._together(self.ages_s)
+        if not alike:
+            return fluid_s
+        rest_s, outputs_s = self._rest_s(), residual(1.0, self.variation**2) * (1.0 - self.prompts) * full_s
+        apart_s = fluid_s + alike * (rest_s - (outputs_s * (slots - 1) + full_s) / slots)
         before = max(0, ceil(ends / slots) - 1)
-        rest_s = self._rest_s()
-        own_s = self.variation * (1.0 - self.prompts) * full_s
-        spread_s = hypot(self.ages_s, sqrt(before + 1) * own_s)
+        spread_s = hypot(self.ages_s, sqrt(before + 1) * self.variation * (1.0 - self.prompts) * full_s)
         together = self._together(spread_s)
-        outputs_s = residual(1.0, self.variation**2) * (1.0 - self.prompts) * full_s
-        apart_s = max(0.0, (ends - 1.0) * full_s / slots + rest_s - outputs_s * (slots - 1) / slots)
-        if not together:
-            return apart_s
         place = 2.0 * (ends - before * slots) / (slots + 1) - 1.0
         end_s = before * full_s + rest_s + place * min(_SQRT_3 * spread_s, rest_s)
         end_s += max(0.0, ends - before * slots - 1.0) * self.prompts * full_s / slots
-        return together * end_s + (1.0 - together) * apart_s
+        return together * end_s + (1.0 - together) * max(0.0, apart_s)
 
     def _together(self, spread_s: float) -> float:
         return max(0.0, 1.0 - 12.0 * (spread_s / self.full_s) ** 2)
 
     def _rest_s(self) -> float:
-        """Return R. Requests that began together compute their prompts first, others theirs beside the outputs of those that run."""
+        """Return R of requests that began together."""
         full_s, age_s = self.full_s, self.age_s
         prompts_s = self.prompts * full_s
         falls = (1.0 - self.variation**2) / (1.0 + self.variation**2)
-        at_once_s = full_s - min(age_s, prompts_s) - falls * max(0.0, age_s - prompts_s)
-        in_turn_s = (1.0 - self.prompts) * (full_s - falls * age_s)
-        together = self._together(self.ages_s)
-        return max(_REST_LEAST * full_s, together * at_once_s + (1.0 - together) * in_turn_s)
+        rest_s = full_s - min(age_s, prompts_s) - falls * max(0.0, age_s - prompts_s)
+        return max(_REST_LEAST * full_s, rest_s)
 
 
 def batch_wait_s(ahead: float, running: float, batch: float, rest: float, per_s: float) -> float:
