@@ -155,7 +155,8 @@ def fold_end(state: State, fact: Ended) -> list[News]:
     state.ends[call_id] = over
     if call.terms.durable:
         state.durable_ends.append((over, attempt))
-    outputs = served - state.settings.charge(input_tokens, 0, cached_tokens)
+    service = state.settings.service
+    outputs = service(input_tokens, output_tokens) - service(input_tokens, 0)
     state.waits.ended.append((call, served, outputs))
     state.refresh(tenant)
     return news_of(call, over)

@@ -6,7 +6,8 @@ bounded.
   few batches at a time, and the service of the first is seen at its end only. (The workers' own measurement,
   gpu_worker, is the highest rate, which is too high for a prediction.) Old calls count less: at PACE_ENDS all sums are
   halved.
-- `Costs`: mean and variance of the true service of calls.
+- `Costs`: mean and variance of the true service of calls; of a model also of their outputs alone, because a batch that
+  begins together computes its prompts first (policies/waiting.py).
 - `Ratios` of actual over predicted waits (policies/planning/wait_ratios.py), for each `Phase`, and the `Coverage` of
   what was announced (policies/planning/coverage.py).
 - For a model that is swapped: how long it was absent while calls waited, and how long it stayed; how long drains took,
@@ -190,7 +191,7 @@ class ModelWaits:
     costs: Costs = field(default_factory=lambda: Costs())
     """The costs of the calls of all tenants."""
     outputs: Costs = field(default_factory=lambda: Costs())
-    """The service of the outputs of these calls."""
+    """The service of the outputs of these calls, without their prompts."""
     slots: int = 0
     """The slots of the last worker that had the model while calls waited for it."""
     full_slot_per_s: float = 0.0
@@ -215,7 +216,7 @@ class ModelWaits:
 
     def on_ended(self, served: float, outputs: float, lasted_s: float) -> None:
         self.costs.on_ended(served)
-        self.outputs.on_ended(max(0.0, outputs))
+        self.outputs.on_ended(outputs)
         self.lasted_s += (lasted_s - self.lasted_s) / self.costs.ends
 
     @property

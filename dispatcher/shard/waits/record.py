@@ -93,7 +93,8 @@ class Followed(NamedTuple):
 class WaitRecord:
     def __init__(self) -> None:
         self.ended: list[tuple[Call, float, float]] = []
-        """The calls that ended in the entry that is being applied, each with its true service, and the part of it that is of outputs."""
+        """The calls that ended in the entry that is being applied, each with its true service, and that of its output
+        alone."""
         self.models: dict[str, ModelWaits] = {}
         self.all = ModelWaits()
         """All models together: the prior of each."""
