@@ -53,7 +53,7 @@ announcement nor an entry takes longer with many tenants.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf, sqrt
+from math import inf
 from statistics import fmean
 from typing import NamedTuple
 
@@ -208,9 +208,8 @@ def _batch(state: State, tenant: Tenant, queue: QueueName, slots: int, full_s: f
     model, _ = queue
     known = state.waits.models.get(model) or state.waits.all
     running = state.running_ages.count(model) if is_loaded else 0
-    costs, outputs = known.costs, known.outputs
-    if costs.ends >= max(COSTS_MIN, min(running, MEMORY)) and outputs.mean > 0:
-        prompts, variation = max(0.0, 1.0 - outputs.mean / costs.mean), sqrt(outputs.variance) / outputs.mean
+    if known.costs.ends >= max(COSTS_MIN, min(running, MEMORY)):
+        prompts, variation = known.prompts, known.variation
     else:
         prompts, variation = _prompts_estimate(state, tenant, queue), _VARIATION
     ages = state.running_ages.of(model, state.at) if is_loaded else (0.0, 0.0)
@@ -218,10 +217,12 @@ def _batch(state: State, tenant: Tenant, queue: QueueName, slots: int, full_s: f
 
 
 def _prompts_estimate(state: State, tenant: Tenant, queue: QueueName) -> float:
-    """Return the part of prompts in the service of the tenant's first waiting calls, as estimated; 0 without any."""
+    """Return the part of prompts in the service of the tenant's first waiting calls, as estimated; 0 without calls, and
+    for those without output."""
     calls = _first_waiting(tenant, queue)
-    prompts = sum(min(call.cost, state.settings.service(call.terms.input_tokens, 0)) for call in calls)
-    return prompts / sum(call.cost for call in calls) if calls else 0.0
+    service = sum(call.cost for call in calls)
+    prompts = sum(state.settings.service(call.terms.input_tokens, 0) for call in calls)
+    return prompts / service if prompts < service else 0.0
 
 
 def _service(state: State, model: str) -> tuple[int, Phase, Quantiles, float]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from enum import IntEnum
-from math import exp
+from math import exp, sqrt
 
 from dispatcher.policies.planning.coverage import Coverage
 from dispatcher.policies.planning.wait_ratios import Quantiles, RatioQuantiles, WaitRatios
@@ -218,6 +218,17 @@ class ModelWaits:
         self.costs.on_ended(served)
         self.outputs.on_ended(outputs)
         self.lasted_s += (lasted_s - self.lasted_s) / self.costs.ends
+
+    @property
+    def prompts(self) -> float:
+        """The part of the calls' service that is of prompts; 0 for calls without output, which end one by one."""
+        return max(0.0, 1.0 - self.outputs.mean / self.costs.mean) if self.outputs.mean > 0 else 0.0
+
+    @property
+    def variation(self) -> float:
+        """The standard deviation of the calls' outputs over their mean; for calls without output of their service."""
+        known = self.outputs if self.outputs.mean > 0 else self.costs
+        return sqrt(known.variance) / known.mean if known.mean > 0 else 0.0
 
     @property
     def slot_per_s(self) -> float:
