@@ -154,7 +154,7 @@ def _theory(state: State, tenant: Tenant, model: str, position: int, deferred: b
     if tenant.config.rate_per_s and state.settings.tiers is None and state.order.name in _WITH_GUARANTEES:
         queued_s = min(queued_s, own / min(per_s, tenant.config.rate_per_s * state.scale()))
     queued_s = _in_turns_s(state, model, queued_s)
-    near_s = NEAR_ENDS * each / per_s
+    near_s = batch.end_s(NEAR_ENDS)
     if phase is Phase.FAR and (ends <= NEAR_ENDS or queued_s <= near_s):
         phase = Phase.NEAR
     until_loaded_s, prior = absent.p50, PRIORS[phase]

@@ -269,6 +269,20 @@ def test_behind_a_first_batch_all_its_prompts_come_first(inputs: int, least_s: f
         assert later_s > first_s - 15.0
 
 
+def test_a_wait_for_more_ends_is_no_shorter_where_the_phase_changes() -> None:
+    """Calls of 1 s that began together: the first ends come late, so that a wait for few ends is not a short one."""
+    shard = LoneShard(None, report(slots=2))
+    names = [shard.call() for _ in range(25)]
+    for _ in range(22):
+        shard.now += EACH_S
+        shard.end(names.pop(0), TOKENS)
+    shard.call("b")
+    state = shard.shard.state
+    found = [expected_wait(state, state.tenants["a"], "m", position) for position in range(1, 12)]
+    assert {wait.phase for wait in found} == {Phase.NEAR, Phase.FAR}
+    assert [wait.p90_s for wait in found] == sorted(wait.p90_s for wait in found)
+
+
 def test_the_part_of_prompts_is_that_of_the_calls_that_ended() -> None:
     """The estimates say nothing of prompts. Until as many calls have ended as run, they hold."""
     shard = LoneShard(None, report(slots=10))
