@@ -270,13 +270,10 @@ def test_behind_a_first_batch_all_its_prompts_come_first(inputs: int, least_s: f
 
 
 def test_a_wait_for_more_ends_is_no_shorter_where_the_phase_changes() -> None:
-    """Calls of 1 s that began together: the first ends come late, so that a wait for few ends is not a short one."""
-    shard = LoneShard(None, report(slots=2))
-    names = [shard.call() for _ in range(25)]
-    for _ in range(22):
-        shard.now += EACH_S
-        shard.end(names.pop(0), TOKENS)
-    shard.call("b")
+    """The running calls began together, so the first ends come late, and a wait for few ends is not a short one."""
+    shard = LoneShard(None, report(slots=4))
+    for _ in range(5):
+        shard.call(cost=100.0, input_tokens=60)
     state = shard.shard.state
     found = [expected_wait(state, state.tenants["a"], "m", position) for position in range(1, 12)]
     assert {wait.phase for wait in found} == {Phase.NEAR, Phase.FAR}
