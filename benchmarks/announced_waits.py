@@ -8,7 +8,7 @@ each is played with several seeds, and the counts are added. `random`: fleets an
 
 The weights and priors of the estimates were chosen with the scenes of the first seeds in view. With --held-out the same
 kinds of scenes have other arrivals, and the fleets of `random` are others; nothing was chosen by them, but several
-versions of the estimates were played before them. --fresh has further ones, for one look; --first 20 those that were
+versions of the estimates were played before them. --fresh has further ones, for one look; --first 30 those that were
 fresh in the version before.
 
     queued      requests that got no slot in the decision of their arrival
@@ -38,7 +38,7 @@ _ONE_LIGHT = 0.8
 _ONE_PER_S, _SWAPPING_PER_S = 2.5, 9.0
 """Requests per second that a worker of the slow kind serves of one model, and two fast ones about of four that swap."""
 _RANDOM = 20
-_HELD_OUT, _FRESH = 10, 30
+_HELD_OUT, _FRESH = 10, 40
 """The first seeds that are held out."""
 
 

@@ -155,7 +155,9 @@ def fold_end(state: State, fact: Ended) -> list[News]:
     state.ends[call_id] = over
     if call.terms.durable:
         state.durable_ends.append((over, attempt))
-    state.waits.ended.append((call, served))
+    service = state.settings.service
+    outputs = service(input_tokens, output_tokens) - service(input_tokens, 0)
+    state.waits.ended.append((call, served, outputs))
     state.refresh(tenant)
     return news_of(call, over)
 

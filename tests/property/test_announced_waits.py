@@ -41,7 +41,7 @@ def test_waits_are_finite_grow_with_the_position_and_p90_is_above_p50(
         shard.now += pause_s
         held = [call.id for call in shard.shard.state.calls.values() if call.worker]
         if ends and held:
-            shard.end(held[0], tokens)
+            shard.finish(held[0], tokens, tokens // 7)
     state = shard.shard.state
     announced = 0
     for each in state.tenants.values():

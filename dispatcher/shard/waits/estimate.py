@@ -10,8 +10,10 @@ Every queued call gets both: what is not measured yet has a prior.
   ends of its own that of the model's calls, of all models', or its estimate
 - others(T): what a fair order gives to other queues meanwhile (backlogs.py): of a queue of the same tier at most as
   much per weight as the tenant gets, of a more urgent tier all, of a less urgent one nothing; under `fcfs` all
-- E: by the ages of the running calls, because calls that began together, as after a load, end together. The first
-  batch of a model that is loaded next waits for no end
+- E: by the ages of the running calls, because calls that began together, as after a load, end together, after all of
+  their prompts. The first batch of a model that is loaded next waits for no end. The part of prompts and the variation
+  of outputs are those of the model's last ends. Until as many have ended as run, the first of which are the shortest,
+  the part is that of the waiting calls' estimates
 - T: the mean service μ of a call divided by the pace of a slot in a full batch (learned.py), with B open slots. The
   prior of the pace is that of the model's calls that ran among few, times the slowdown of other models' full batches,
   and at most what a full worker reports
@@ -51,19 +53,19 @@ announcement nor an entry takes longer with many tenants.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import inf, sqrt
+from math import inf
 from statistics import fmean
 from typing import NamedTuple
 
 from dispatcher.model.facts import Accepted, Dispatched, Dropped, Fact, ModelOrdered, WorkerLost, WorkerSet
-from dispatcher.policies.orders.queues import Tenant
+from dispatcher.policies.orders.queues import Call, Tenant
 from dispatcher.policies.planning.wait_ratios import Quantiles
 from dispatcher.policies.tiers import Tier
 from dispatcher.policies.waiting import FullBatch, drained_s, with_turns
 from dispatcher.shard.state.records import due_at
 from dispatcher.shard.state.state import State
 from dispatcher.shard.waits.backlogs import DEFERRED_RANK, Backlogs, Part, QueueName, RankSums, scaled
-from dispatcher.shard.waits.learned import COSTS_MIN, FORECAST_S, Costs, ModelWaits, Phase
+from dispatcher.shard.waits.learned import COSTS_MIN, FORECAST_S, MEMORY, Costs, ModelWaits, Phase
 from dispatcher.shard.waits.loads import until_loaded
 from dispatcher.shard.waits.record import FleetFit, FleetWork, WaitRecord
 
@@ -72,9 +74,9 @@ NEAR_ENDS = 4.0
 LEAST_S = 0.001
 """No shorter wait is predicted, because a ratio to 0 has no meaning."""
 _VARIATION = 0.8
-"""The standard deviation of a model's costs over their mean, before COSTS_MIN calls have ended."""
+"""The standard deviation of a model's outputs over their mean, while this is unknown."""
 _ESTIMATES = 32
-"""The mean estimate is that of at most so many waiting calls."""
+"""Estimates are the mean of at most so many waiting calls."""
 COST = 500.0
 """Service units of a call of which nothing is known."""
 SLOT_PER_S = 50.0
@@ -147,12 +149,12 @@ def _theory(state: State, tenant: Tenant, model: str, position: int, deferred: b
     ends = drained_s(own, now, later, per_s, forecast_s=FORECAST_S) * per_s / each
     if phase is not Phase.FAR:
         ends -= slots
-    batch = _batch(state, model, slots, slots * each / per_s, is_loaded=phase is Phase.FAR)
+    batch = _batch(state, tenant, (model, deferred), slots, slots * each / per_s, is_loaded=phase is Phase.FAR)
     queued_s = batch.end_s(ends) if ends > _ROUNDING else 0.0
     if tenant.config.rate_per_s and state.settings.tiers is None and state.order.name in _WITH_GUARANTEES:
         queued_s = min(queued_s, own / min(per_s, tenant.config.rate_per_s * state.scale()))
     queued_s = _in_turns_s(state, model, queued_s)
-    near_s = NEAR_ENDS * each / per_s
+    near_s = batch.end_s(NEAR_ENDS)
     if phase is Phase.FAR and (ends <= NEAR_ENDS or queued_s <= near_s):
         phase = Phase.NEAR
     until_loaded_s, prior = absent.p50, PRIORS[phase]
@@ -190,19 +192,37 @@ def _mean_cost(state: State, tenant: Tenant, model: str, deferred: bool) -> floa
     for known in (record.models.get(model), record.all):
         if known is not None and known.costs.ends and known.costs.mean > 0:
             return known.costs.mean
-    queue = tenant.queues.get((model, deferred))
-    waiting = queue.calls[:_ESTIMATES] if queue is not None else ()
-    costs = [call.cost for *_, call in waiting if call.queued and call.cost > 0]
+    costs = [call.cost for call in _first_waiting(tenant, (model, deferred))]
     return fmean(costs) if costs else COST
 
 
-def _batch(state: State, model: str, slots: int, full_s: float, *, is_loaded: bool) -> FullBatch:
+def _first_waiting(tenant: Tenant, name: QueueName) -> list[Call]:
+    """Return the calls at the front of a queue, without those that cost nothing."""
+    queue = tenant.queues.get(name)
+    waiting = queue.calls[:_ESTIMATES] if queue is not None else ()
+    return [call for *_, call in waiting if call.queued and call.cost > 0]
+
+
+def _batch(state: State, tenant: Tenant, queue: QueueName, slots: int, full_s: float, *, is_loaded: bool) -> FullBatch:
     """Return the model's batch. One that is loaded next begins with `slots` requests at once."""
+    model, _ = queue
     known = state.waits.models.get(model) or state.waits.all
-    costs = known.costs
-    variation = sqrt(costs.variance) / costs.mean if costs.ends >= COSTS_MIN and costs.mean > 0 else _VARIATION
+    running = state.running_ages.count(model) if is_loaded else 0
+    if known.costs.ends >= max(COSTS_MIN, min(running, MEMORY)):
+        prompts, variation = known.prompts, known.variation
+    else:
+        prompts, variation = _prompts_estimate(state, tenant, queue), _VARIATION
     ages = state.running_ages.of(model, state.at) if is_loaded else (0.0, 0.0)
-    return FullBatch(slots, full_s, variation, *ages)
+    return FullBatch(slots, full_s, prompts, variation, *ages)
+
+
+def _prompts_estimate(state: State, tenant: Tenant, queue: QueueName) -> float:
+    """Return the part of prompts in the service of the tenant's first waiting calls, as estimated; 0 without calls, and
+    for those without output."""
+    calls = _first_waiting(tenant, queue)
+    service = sum(call.cost for call in calls)
+    prompts = sum(state.settings.service(call.terms.input_tokens, 0) for call in calls)
+    return prompts / service if prompts < service else 0.0
 
 
 def _service(state: State, model: str) -> tuple[int, Phase, Quantiles, float]:

@@ -6,7 +6,8 @@ bounded.
   few batches at a time, and the service of the first is seen at its end only. (The workers' own measurement,
   gpu_worker, is the highest rate, which is too high for a prediction.) Old calls count less: at PACE_ENDS all sums are
   halved.
-- `Costs`: mean and variance of the true service of calls.
+- `Costs`: mean and variance of the true service of calls; of a model also of their outputs alone, because a batch that
+  begins together computes its prompts first (policies/waiting.py).
 - `Ratios` of actual over predicted waits (policies/planning/wait_ratios.py), for each `Phase`, and the `Coverage` of
   what was announced (policies/planning/coverage.py).
 - For a model that is swapped: how long it was absent while calls waited, and how long it stayed; how long drains took,
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from enum import IntEnum
-from math import exp
+from math import exp, sqrt
 
 from dispatcher.policies.planning.coverage import Coverage
 from dispatcher.policies.planning.wait_ratios import Quantiles, RatioQuantiles, WaitRatios
@@ -189,6 +190,8 @@ class ModelWaits:
     pace: Pace = field(default_factory=Pace)
     costs: Costs = field(default_factory=lambda: Costs())
     """The costs of the calls of all tenants."""
+    outputs: Costs = field(default_factory=lambda: Costs())
+    """The service of the outputs of these calls, without their prompts."""
     slots: int = 0
     """The slots of the last worker that had the model while calls waited for it."""
     full_slot_per_s: float = 0.0
@@ -211,9 +214,21 @@ class ModelWaits:
     """How much longer than its worker says it took until a model was there, without the drain: a worker learns of its
     order with a heartbeat, and tells of its model with another one."""
 
-    def on_ended(self, served: float, lasted_s: float) -> None:
+    def on_ended(self, served: float, outputs: float, lasted_s: float) -> None:
         self.costs.on_ended(served)
+        self.outputs.on_ended(outputs)
         self.lasted_s += (lasted_s - self.lasted_s) / self.costs.ends
+
+    @property
+    def prompts(self) -> float:
+        """The part of the calls' service that is of prompts; 0 for calls without output, which end one by one."""
+        return max(0.0, 1.0 - self.outputs.mean / self.costs.mean) if self.outputs.mean > 0 else 0.0
+
+    @property
+    def variation(self) -> float:
+        """The standard deviation of the calls' outputs over their mean; for calls without output of their service."""
+        known = self.outputs if self.outputs.mean > 0 else self.costs
+        return sqrt(known.variance) / known.mean if known.mean > 0 else 0.0
 
     @property
     def slot_per_s(self) -> float:

@@ -92,8 +92,9 @@ class Followed(NamedTuple):
 
 class WaitRecord:
     def __init__(self) -> None:
-        self.ended: list[tuple[Call, float]] = []
-        """The calls that ended in the entry that is being applied, each with its true service."""
+        self.ended: list[tuple[Call, float, float]] = []
+        """The calls that ended in the entry that is being applied, each with its true service, and that of its output
+        alone."""
         self.models: dict[str, ModelWaits] = {}
         self.all = ModelWaits()
         """All models together: the prior of each."""
@@ -218,7 +219,7 @@ class WaitRecord:
 
     def count_ends(self, now: float, *, is_sampled: bool) -> None:
         """Count the ends of this entry; with `is_sampled` the last of them for its tenant too. `now`: Unix seconds."""
-        for call, served in self.ended:
+        for call, served, _ in self.ended:
             known = self.models.get(call.model) or self.model(call.model)
             pace = known.pace if call.dispatched_at > call.arrived_at else known.alone
             pace.served += served
@@ -227,10 +228,10 @@ class WaitRecord:
             if pace.ends >= PACE_ENDS:
                 pace.served, pace.slot_s, pace.ends = pace.served / 2, pace.slot_s / 2, pace.ends / 2
         if is_sampled:
-            call, served = self.ended[-1]
+            call, served, outputs = self.ended[-1]
             self._costs(call.tenant.name, call.model).on_ended(served)
             for each in (self.model(call.model), self.all):
-                each.on_ended(served, max(0.0, now - call.dispatched_at))
+                each.on_ended(served, outputs, max(0.0, now - call.dispatched_at))
             self._note_slowdown(self.model(call.model))
             self.changed.add(call.tenant.name)
         self.ended.clear()

@@ -251,6 +251,57 @@ def test_before_any_end_the_mean_of_the_waiting_calls_is_the_cost() -> None:
     assert waits_s[-1] == pytest.approx(4 * 100.0 / TOKENS), "100 each, and 10 a second"
 
 
+@pytest.mark.parametrize(("inputs", "least_s", "most_s"), [(80, 32.0, 40.0), (0, 10.0, 20.0), (100, 10.0, 20.0)])
+def test_behind_a_first_batch_all_its_prompts_come_first(inputs: int, least_s: float, most_s: float) -> None:
+    """Four slots at 10 units a second together: a call takes 40 s. Calls without output end one by one."""
+    shard = LoneShard(None, report(slots=4))
+    for _ in range(5):
+        shard.call(cost=100.0, input_tokens=inputs)
+    state = shard.shard.state
+    first_s = expected_wait(state, state.tenants["a"], "m", 1).predicted_s
+    assert least_s <= first_s <= most_s
+    shard.now += 20.0
+    shard.call(cost=100.0, input_tokens=inputs)
+    later_s = expected_wait(state, state.tenants["a"], "m", 1).predicted_s
+    if inputs == 80:
+        assert later_s == pytest.approx(first_s - 20.0), "nothing ends before 32 s"
+    else:
+        assert later_s > first_s - 15.0
+
+
+def test_a_wait_for_more_ends_is_no_shorter_where_the_phase_changes() -> None:
+    """The running calls began together, so the first ends come late, and a wait for few ends is not a short one."""
+    shard = LoneShard(None, report(slots=4))
+    for _ in range(5):
+        shard.call(cost=100.0, input_tokens=60)
+    state = shard.shard.state
+    found = [expected_wait(state, state.tenants["a"], "m", position) for position in range(1, 12)]
+    assert {wait.phase for wait in found} == {Phase.NEAR, Phase.FAR}
+    assert [wait.p90_s for wait in found] == sorted(wait.p90_s for wait in found)
+
+
+def test_the_part_of_prompts_is_that_of_the_calls_that_ended() -> None:
+    """The estimates say nothing of prompts. Until as many calls have ended as run, they hold."""
+    shard = LoneShard(None, report(slots=10))
+    running = [shard.call(cost=100.0) for _ in range(10)]
+    waiting_calls = [shard.call(cost=100.0) for _ in range(20)]
+    state, found = shard.shard.state, list[float]()
+    for name in running:
+        shard.now += EACH_S
+        found.append(waits._batch(state, state.tenants["a"], ("m", False), 10, 10.0, is_loaded=True).prompts)
+        shard.finish(name, 80, 10)
+    assert found == [0.0] * 10
+    batch = waits._batch(state, state.tenants["a"], ("m", False), 10, 10.0, is_loaded=True)
+    assert batch.prompts == pytest.approx(0.8)
+    assert batch.variation == pytest.approx(0.0)
+    for name in waiting_calls[:10]:
+        shard.now += EACH_S
+        shard.finish(name, 80, 30)
+    batch = waits._batch(state, state.tenants["a"], ("m", False), 10, 10.0, is_loaded=True)
+    assert batch.prompts == pytest.approx(80 / (80 + 2 * 20))
+    assert batch.variation == pytest.approx(0.5)
+
+
 def two_models_wait() -> LoneShard:
     """Return two workers with a model each that have served half a minute, and two calls that wait for each model."""
     shard = LoneShard(None, *(swap_report(*each, {"m": 4.0, "n": 4.0}) for each in (("w", "m"), ("x", "n"))))
