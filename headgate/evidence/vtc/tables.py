@@ -193,8 +193,8 @@ def vtc_overload_multi(setting: Setting) -> Section:
     return Section(
         text=(
             "24 or 36 requests per minute each, of 256/256 tokens. " + _METHOD,
-            "The average of vtc differs by a third from seed to seed: eight clients with equal requests lock in one of "
-            "several phases, and the log is one run. Only the mean of many seeds can be compared with it.",
+            "The greatest difference of vtc differs most from seed to seed: eight clients with equal requests lock in "
+            "one of several phases, and the log is one run. Only the mean of many seeds can be compared with it.",
         ),
         tables=[comparison("Table 6", TABLE_6, runs, measured)],
         checks=[
