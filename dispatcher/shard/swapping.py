@@ -70,8 +70,8 @@ def order_loads(decision: Decision, commands: Sequence[Command]) -> None:
     if missing and (waiting := _waiting_since(state, missing)):
         usable = [each for each in state.workers.values() if each.load or each.config.state in USABLE]
         fleet = [fleet_worker(each, state.at) for each in usable]
-        expected_s = _drain_s(fleet) if models else None
-        needed = fallback_models(waiting, fleet, state.at, expected_drain_s=expected_s, planned=models)
+        expected_s = _drain_s(fleet)
+        needed = fallback_models(waiting, fleet, state.at, expected_drain_s=expected_s, planned=models or None)
         _order(decision, needed)
         models = {name: model for name, model in models.items() if name not in needed}
     _order(decision, models, rest_left_s)

@@ -35,13 +35,14 @@ class Swapping:
     swapped_s: float = 0.0
     last_swap_s: float | None = None
     paid_until: float = 0.0
+    running: int = 0
 
     def seen(self, now: float) -> FleetWorker:
         rates, free_s = dict.fromkeys(self.swaps_s, 1_000.0), max(0.0, self.ready_at - now)
         last_swap_s = self.last_swap_s
         return FleetWorker(
             self.name, "gpu", self.loaded, self.ready_at, self.swaps_s, free_s, rates, 8,
-            last_swap_s=last_swap_s, paid_until=self.paid_until,
+            running=self.running, last_swap_s=last_swap_s, paid_until=self.paid_until,
         )  # fmt: skip
 
     def swap(self, model: str, now: float, drain_s: float) -> None:
@@ -85,7 +86,9 @@ def test_a_model_that_waits_is_loaded_in_time_whatever_the_plan_does(
     random = Random(seed)
     names = "abcdef"[:models]
     swaps_s = dict(zip(names, swap_s, strict=False))
-    fleet = [Swapping(f"w{at}", swaps_s, random.choice(names)) for at in range(workers)]
+    fleet = [
+        Swapping(f"w{at}", swaps_s, random.choice(names), running=random.choice((0, 1, 8))) for at in range(workers)
+    ]
     longest_s = max(swaps_s.values())
     rest_s = residency_s(longest_s, True) if is_planned else max(residency_s(longest_s, True), drain_s + longest_s)
     period_s = rest_s + drain_s + longest_s + TICK_S
@@ -94,7 +97,8 @@ def test_a_model_that_waits_is_loaded_in_time_whatever_the_plan_does(
         now = NOW + tick * TICK_S
         _arrive_and_leave(names, waits, fleet, now, random)
         seen = [each.seen(now) for each in fleet]
-        chosen = fallback_models(waits.waiting, seen, now, drain_s, expected_drain_s=drain_s if is_planned else None)
+        planned: dict[str, str] | None = {} if is_planned else None
+        chosen = fallback_models(waits.waiting, seen, now, drain_s, expected_drain_s=drain_s, planned=planned)
         if random.random() < restless:
             chosen |= _any_swaps(seen, chosen, names, waits, now, random)
         for each in fleet:

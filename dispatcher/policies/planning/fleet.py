@@ -209,7 +209,7 @@ def fallback_models(
     now: float,
     drain_s: float = DRAIN_S,
     *,
-    expected_drain_s: float | None = None,
+    expected_drain_s: float = DRAIN_S,
     planned: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Return the model that each of some workers must have now, whatever a plan says. It needs no plan.
@@ -217,8 +217,9 @@ def fallback_models(
     A worker with another model starts to load it. A worker that has it already keeps it: it is needed next for a model
     that has waited long, and may not swap yet.
 
-    `planned`: the model of each worker in the plan. A worker that is needed next for the very model that the plan gives
-    it is not in the result, so it may load it as soon as the plan's rests allow: that is sooner.
+    `planned`: the model of each worker in the plan; None without a plan. A worker that is needed next for the very
+    model that the plan gives it is not in the result, so it may load it as soon as the plan's rests allow: that is
+    sooner.
 
     `waiting_by_model`: for each model with waiting requests, the Unix time since which requests wait for it while no
     worker has it loaded: the arrival of the first one, or the time at which the last worker began to swap it out. For
@@ -236,21 +237,21 @@ def fallback_models(
     The model that has waited longest is the first. Each worker swaps at least once in P, so the i-th model is loaded
     ceil(i / W) P after all workers begin to serve this order, and swaps that are under way then.
 
-    `expected_drain_s`: None without a plan: then they begin after PATIENCE_S, in which a planner that lives makes one.
-    With a plan it is the time that a drain probably takes. Then they begin as late as the invariant allows, and the
-    plan decides until then: when the i-th model would be later than ceil(M / W) P if from now on each worker that may
-    swap took the next model of this order. If drains take longer than expected, a model is later by that.
+    Without a plan they begin after PATIENCE_S, in which a planner that lives makes one (`_assign_turns`). With a plan
+    they begin as late as the invariant allows, and the plan decides until then: when the i-th model would be later than
+    ceil(M / W) P if from now on each worker that may swap took the next model of this order. `expected_drain_s`: the
+    time that a drain probably takes. If drains take longer, a model is later by that.
     """
     loaded = {worker.loaded for worker in workers}
     fitting = {model for model in waiting_by_model if any(worker.fits(model) for worker in workers)}
     absent = sorted(fitting - loaded, key=lambda model: (waiting_by_model[model], model))
     if not absent:
         return {}
-    if expected_drain_s is None:
+    if planned is None:
         absent = [model for model in absent if now - waiting_by_model[model] >= PATIENCE_S]
-        return _assign_turns(absent, workers, now, waiting_by_model, drain_s)
+        return _assign_turns(absent, workers, now, waiting_by_model, drain_s, expected_drain_s)
     absent = absent[: _overdue(absent, waiting_by_model, fitting, workers, now, drain_s, expected_drain_s)]
-    return _assign(absent, workers, now, waiting_by_model, planned or {})
+    return _assign(absent, workers, now, waiting_by_model, planned)
 
 
 def _overdue(
@@ -306,7 +307,12 @@ def _turns_s(count: int, workers: Sequence[FleetWorker], now: float, swap_s: flo
 
 
 def _assign_turns(
-    models: Sequence[str], workers: Sequence[FleetWorker], now: float, waiting: Mapping[str, float], drain_s: float
+    models: Sequence[str],
+    workers: Sequence[FleetWorker],
+    now: float,
+    waiting: Mapping[str, float],
+    drain_s: float,
+    expected_drain_s: float,
 ) -> dict[str, str]:
     """Give the models workers without a plan, and return the model that these workers must have now.
 
@@ -321,28 +327,32 @@ def _assign_turns(
     """When a worker that is taken may swap again, in seconds."""
     copies = Counter(worker.loaded for worker in workers)
 
-    def swap_s(worker: FleetWorker, model: str) -> float:
+    def stay_s(worker: FleetWorker, model: str) -> float:
         """Return the seconds of a swap, and for which the model stays at least."""
         return worker.swap_to_s(model) + residency_s(worker.swap_to_s(model), True)
 
     def price_s(worker: FleetWorker, model: str) -> float:
         """Return the seconds until the worker can swap, with what it costs to take it."""
+        waited_s, turn_s = now - waiting[model], stay_s(worker, model) + drain_s
+        bound_s = ceil(len(waiting) / len(workers)) * turn_s
+        if (next_s := turns_s.get(worker.name)) is not None:
+            loaded_s = next_s + expected_drain_s + worker.swap_to_s(model)
+            return next_s if waited_s + loaded_s <= bound_s else inf
         wait_s = turn_left_s(worker, model, now, worker.loaded in waiting) + worker.free_s
-        bound_s = ceil(len(waiting) / len(workers)) * (swap_s(worker, model) + drain_s)
-        if copies[worker.loaded] > 1 or now - waiting[model] >= bound_s:
+        if copies[worker.loaded] > 1 or waited_s >= bound_s:
             return wait_s
         return wait_s + sqrt(min(1.0, worker.running / worker.slots)) * bound_s
 
     for model in models:
         fitting = [worker for worker in workers if worker.fits(model)]
-        prices_s = {each.name: turns_s.get(each.name, price_s(each, model)) for each in fitting}
+        prices_s = {each.name: price_s(each, model) for each in fitting}
         chosen = min(fitting, key=lambda each: _reluctance(each, model, prices_s[each.name], waiting, copies))
         if chosen.name in turns_s:
-            turns_s[chosen.name] += swap_s(chosen, model)
+            turns_s[chosen.name] += stay_s(chosen, model)
             continue
         wait_s = turn_left_s(chosen, model, now, chosen.loaded in waiting)
         assigned[chosen.name] = chosen.loaded if wait_s > 0.0 else model
-        turns_s[chosen.name] = wait_s + chosen.free_s + swap_s(chosen, model)
+        turns_s[chosen.name] = wait_s + chosen.free_s + stay_s(chosen, model)
         copies[chosen.loaded] -= 1
     return assigned
 

@@ -30,7 +30,7 @@ def test_with_a_plan_they_begin_as_late_as_the_bound_allows() -> None:
     begins_s = bound_s - expected_s - 2.0
     for early_s, models in ((0.1, {}), (0.0, {"w": "b"})):
         at = NOW + begins_s - early_s
-        assert fallback_models(waiting, [worker()], at, expected_drain_s=expected_s) == models
+        assert fallback_models(waiting, [worker()], at, expected_drain_s=expected_s, planned={}) == models
 
 
 def test_with_a_plan_the_second_of_two_models_counts_the_turn_of_the_first() -> None:
@@ -40,7 +40,7 @@ def test_with_a_plan_the_second_of_two_models_counts_the_turn_of_the_first() -> 
     assert begins_s < bound_s - 50.0 - turn_s, "the first alone could begin later"
     for early_s, models in ((0.1, {}), (0.0, {"w": "c"})):
         at = NOW + begins_s - early_s
-        assert fallback_models(waiting, [worker(models="bc")], at, expected_drain_s=4.0) == models
+        assert fallback_models(waiting, [worker(models="bc")], at, expected_drain_s=4.0, planned={}) == models
 
 
 def test_the_bound_counts_the_turn_of_a_model_that_runs_and_its_long_swap() -> None:
@@ -51,9 +51,9 @@ def test_the_bound_counts_the_turn_of_a_model_that_runs_and_its_long_swap() -> N
     begins_s = bound_s - expected_s - 2.0
     for early_s, models in ((0.1, {}), (0.0, {"w": "b"})):
         at = NOW + begins_s - early_s
-        assert fallback_models({"b": NOW}, [busy], at, expected_drain_s=expected_s) == models
+        assert fallback_models({"b": NOW}, [busy], at, expected_drain_s=expected_s, planned={}) == models
     quiet = replace(busy, running=0)
-    assert fallback_models({"b": NOW}, [quiet], NOW + 42.0 - 6.0, expected_drain_s=expected_s) == {"w": "b"}
+    assert fallback_models({"b": NOW}, [quiet], NOW + 42.0 - 6.0, expected_drain_s=expected_s, planned={}) == {"w": "b"}
 
 
 def test_a_worker_is_not_kept_from_the_swap_that_it_is_kept_for() -> None:
@@ -77,7 +77,7 @@ def test_without_a_plan_a_worker_serves_as_long_as_its_last_swap_took() -> None:
         swapped = replace(worker(loaded_at=NOW - rested_s, swap_s=1.0), last_swap_s=last_swap_s)
         assert fallback_models(waiting, [swapped], NOW) == {"w": model}
     swapped = replace(worker(loaded_at=NOW - 12.0, swap_s=1.0), last_swap_s=25.0)
-    assert fallback_models(waiting, [swapped], NOW, expected_drain_s=4.0) == {"w": "b"}
+    assert fallback_models(waiting, [swapped], NOW, expected_drain_s=4.0, planned={}) == {"w": "b"}
 
 
 def test_without_a_plan_the_worker_that_loads_the_model_soonest_is_the_first() -> None:
@@ -86,7 +86,7 @@ def test_without_a_plan_the_worker_that_loads_the_model_soonest_is_the_first() -
     resting = replace(worker("w", "d", loaded_at=NOW - 6.0), free_s=2.0)
     waiting = {"a": NOW, "d": NOW, "c": NOW - 1e6}
     assert fallback_models(waiting, [ready, resting], NOW) == {"w": "d"}
-    assert fallback_models(waiting, [ready, resting], NOW, expected_drain_s=4.0) == {"v": "c"}
+    assert fallback_models(waiting, [ready, resting], NOW, expected_drain_s=4.0, planned={}) == {"v": "c"}
 
 
 def test_nothing_is_loaded_that_is_loaded_or_fits_nowhere() -> None:
@@ -117,3 +117,17 @@ def test_a_worker_keeps_its_model_first() -> None:
 )
 def test_how_long_a_worker_is_held(loaded: str, loaded_at: float, is_waited_for: bool, held: float) -> None:
     assert held_s(worker(loaded=loaded, loaded_at=loaded_at, swap_s=1.0), "b", NOW, is_waited_for) == held
+
+
+def test_without_a_plan_the_only_worker_of_a_model_in_use_keeps_it_until_the_bound() -> None:
+    """c waits, v serves a with all slots, and w has just loaded b. v may swap now and w in 10 s: w is taken, and d waits
+    for it too. Once c has waited for ceil(3 / 2) (10 + 30 + 2) s, v is taken."""
+    busy = replace(worker("v", models="bcd"), running=8)
+    resting = worker("w", "b", models="acd", loaded_at=NOW)
+    bound_s = 2 * (10.0 + 30.0 + 2.0)
+    waiting = {"a": NOW, "b": NOW, "c": NOW - bound_s + 0.1}
+    assert fallback_models(waiting, [busy, resting], NOW) == {"w": "b"}
+    assert fallback_models(waiting | {"c": NOW - 5.0, "d": NOW - 4.0}, [busy, resting], NOW) == {"w": "b"}
+    assert fallback_models(waiting | {"c": NOW - bound_s}, [busy, resting], NOW) == {"v": "c"}
+    assert fallback_models(waiting, [replace(busy, running=0), resting], NOW) == {"v": "c"}
+    assert fallback_models(waiting, [busy, replace(resting, loaded="a"), worker("x", loaded_at=NOW)], NOW) == {"v": "c"}
