@@ -120,7 +120,7 @@ def test_how_long_a_worker_is_held(loaded: str, loaded_at: float, is_waited_for:
 
 
 def test_without_a_plan_the_only_worker_of_a_model_in_use_keeps_it_until_the_bound() -> None:
-    """c waits, v serves a with all slots, and w has just loaded b. v may swap now and w in 10 s: w is taken, and d waits
+    """c waits, v serves a with all slots, w has just loaded b. v may swap now and w in 10 s: w is taken, and d waits
     for it too. Once c has waited for ceil(3 / 2) (10 + 30 + 2) s, v is taken."""
     busy = replace(worker("v", models="bcd"), running=8)
     resting = worker("w", "b", models="acd", loaded_at=NOW)
