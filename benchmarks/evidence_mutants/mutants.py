@@ -492,6 +492,9 @@ MUTANTS: Mapping[str, Mutant] = {
     ),
     "rpm without limit": Mutant("RPM refuses nothing", _RPM, _limit_a_minute(lambda most: 10**9)),
     "slow steps": Mutant("the modelled engine's decode steps take 8 % longer", _VTC, lambda: _slower_steps(1.08)),
+    "slower steps": Mutant(
+        "the modelled engine's decode steps take 25 % longer", ("vtc-measured",), lambda: _slower_steps(1.25)
+    ),
     "half pool": Mutant("the modelled engine has half of the pool", _VTC, _half_the_pool),
     "no cap": Mutant("the gate's buckets have no limit", _GATE, _credit_without_cap),
     "no wake": Mutant("no bucket that is full again moves its tenant forward", _GATE, _no_wake),
