@@ -249,7 +249,8 @@ def fallback_models(
         return {}
     if planned is None:
         absent = [model for model in absent if now - waiting_by_model[model] >= PATIENCE_S]
-        return _assign_turns(absent, workers, now, waiting_by_model, drain_s, expected_drain_s)
+        waiting = {model: waiting_by_model[model] for model in fitting}
+        return _assign_turns(absent, workers, now, waiting, drain_s, expected_drain_s)
     absent = absent[: _overdue(absent, waiting_by_model, fitting, workers, now, drain_s, expected_drain_s)]
     return _assign(absent, workers, now, waiting_by_model, planned)
 
@@ -316,11 +317,13 @@ def _assign_turns(
 ) -> dict[str, str]:
     """Give the models workers without a plan, and return the model that these workers must have now.
 
-    As `_assign`, with the seconds of the drains added. But to take the only worker of a model costs as long as a model
-    may be missing, P ceil(M / W) of `fallback_models`, times the root of the part of its slots that is in use, until
-    the model has waited for so long. A model for which the next turn of a worker that another one takes is cheaper
-    waits for that. Otherwise two rare models take both workers from a busy one in turn: the one that has just swapped
-    rests, so the other was taken (cases/planning/t7_two_models).
+    As `_assign`, but the seconds until a worker can swap have its drain in them, and a price if it is the only one with
+    its model: P ceil(M / W) of `fallback_models`, times the root of the part of its slots that is in use. There is no
+    price once the missing model has waited for so long. A missing model may also share the worker of another missing
+    one: it then waits for the next turn there, if that is cheaper and within the same bound.
+
+    Without the price two rare models took both workers from a busy one in turn: the worker that had just swapped
+    rested, so the other one was taken (cases/planning/t7_two_models).
     """
     assigned: dict[str, str] = {}
     turns_s: dict[str, float] = {}
@@ -331,17 +334,20 @@ def _assign_turns(
         """Return the seconds of a swap, and for which the model stays at least."""
         return worker.swap_to_s(model) + residency_s(worker.swap_to_s(model), True)
 
+    def bound_s(worker: FleetWorker, model: str) -> float:
+        """Return how long the model may be missing if all workers swap as slowly as this one."""
+        return ceil(len(waiting) / len(workers)) * (stay_s(worker, model) + drain_s)
+
     def price_s(worker: FleetWorker, model: str) -> float:
         """Return the seconds until the worker can swap, with what it costs to take it."""
-        waited_s, turn_s = now - waiting[model], stay_s(worker, model) + drain_s
-        bound_s = ceil(len(waiting) / len(workers)) * turn_s
-        if (next_s := turns_s.get(worker.name)) is not None:
+        waited_s, next_s = now - waiting[model], turns_s.get(worker.name)
+        if next_s is not None:
             loaded_s = next_s + expected_drain_s + worker.swap_to_s(model)
-            return next_s if waited_s + loaded_s <= bound_s else inf
+            return next_s if waited_s + loaded_s <= bound_s(worker, model) else inf
         wait_s = turn_left_s(worker, model, now, worker.loaded in waiting) + worker.free_s
-        if copies[worker.loaded] > 1 or waited_s >= bound_s:
+        if copies[worker.loaded] > 1 or not worker.running or waited_s >= bound_s(worker, model):
             return wait_s
-        return wait_s + sqrt(min(1.0, worker.running / worker.slots)) * bound_s
+        return wait_s + sqrt(min(1.0, worker.running / worker.slots)) * bound_s(worker, model)
 
     for model in models:
         fitting = [worker for worker in workers if worker.fits(model)]

@@ -130,4 +130,6 @@ def test_without_a_plan_the_only_worker_of_a_model_in_use_keeps_it_until_the_bou
     assert fallback_models(waiting | {"c": NOW - 5.0, "d": NOW - 4.0}, [busy, resting], NOW) == {"w": "b"}
     assert fallback_models(waiting | {"c": NOW - bound_s}, [busy, resting], NOW) == {"v": "c"}
     assert fallback_models(waiting, [replace(busy, running=0), resting], NOW) == {"v": "c"}
+    unfit = {"a": NOW, "c": NOW - bound_s / 2, "y": NOW, "z": NOW}
+    assert fallback_models(unfit, [busy, resting], NOW) == {"v": "c"}, "what fits no worker takes no turn"
     assert fallback_models(waiting, [busy, replace(resting, loaded="a"), worker("x", loaded_at=NOW)], NOW) == {"v": "c"}
