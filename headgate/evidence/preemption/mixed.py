@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from gpu_worker.policies.shedding import ShedSettings
+from gpu_worker.policies.step_tokens import RESTS_MAX
 from gpu_worker.policies.tiers import TierSettings
 from headgate.evidence.document import Cell, Check, Section, Setting, Table, experiment
 from headgate.evidence.preemption import scene
@@ -16,7 +17,7 @@ from headgate.workloads.sources import ListWorkload
 TIERS = ("premium", "standard", "standard", "background", "background")
 """The tiers of five requests."""
 PHASES_S, BURST_S, BURST_LOAD, CALM_LOAD = 30.0, 8.0, 1.25, 0.8
-_SECONDS = 300.0
+SECONDS = 300.0
 _SEEDS_MAX = 10
 SETTINGS: scene.Settings = {
     "FIFO": ("fcfs", TierSettings(preemption=False), None),
@@ -61,11 +62,11 @@ def draw_traffic(seed: int, capacity_per_s: float, seconds: float) -> ListWorklo
 def mixed_load(setting: Setting) -> Section:
     profile = scene.load_engine()
     capacity = scene.capacity_per_s(profile)
-    workloads = [draw_traffic(seed, capacity, _SECONDS) for seed in range(min(setting.seeds, _SEEDS_MAX))]
+    workloads = [draw_traffic(seed, capacity, SECONDS) for seed in range(min(setting.seeds, _SEEDS_MAX))]
     runs = scene.play(setting, workloads, SETTINGS, dict.fromkeys(SETTINGS, profile))
     return Section(
         text=(
-            f"{len(workloads)} seeds of {_SECONDS:.0f} s. 20 % of the requests are premium, 40 % standard, 40 % "
+            f"{len(workloads)} seeds of {SECONDS:.0f} s. 20 % of the requests are premium, 40 % standard, 40 % "
             "background; the load is 0.8 times the capacity for 22 s of each 30 s, and 1.25 times for 8 s. The source "
             "states neither machine nor lengths nor load. So the order of the rows and their ratios are compared, and "
             f"no figure. {scene.RULE}",
@@ -152,12 +153,10 @@ def _prices(runs: Mapping[str, Sequence[Run]]) -> list[Check]:
             losses,
             lambda loss: loss <= _SHED_LOSS_MAX,
             "{:.1%}".format,
-            "prompts of standard rest for up to 31 steps beside premium's decodes "
+            f"prompts of standard rest for up to {RESTS_MAX} steps beside premium's decodes "
             "(gpu_worker/policies/step_tokens.py), so standard misses its target in each burst. The monitor looks back "
             f"60 s, which is two bursts: the risk does not end, and {min(refused):.0%} to {max(refused):.0%} of "
-            "background is refused, also if it looks back 10 s (one seed). With at most 7 rests the same seeds lose 7% "
-            "in the mean, and with 3 rests 2%; premium's P99 stays, but beside giant prompts its tokens take up to 11% "
-            "and 21% longer",
+            "background is refused. benchmarks/results/gpu_worker.md has the loss with fewer rests",
         ),
         scene.above(
             "shedding saves preemptions: a minute",
