@@ -56,7 +56,7 @@ async def test_a_writer_that_dies_after_the_mark_leaves_a_whole_log(
 ) -> None:
     log = place.open(clock).log(SHARD)
     await unstriped.open(clock).log(SHARD).append(0, b"old")
-    marking = log._log._items  # type: ignore[attr-defined]
+    marking = log._items  # type: ignore[attr-defined]
     await marking._put_mark(1)
     for opened in (unstriped.open(clock).log(SHARD), place.open(clock).log(SHARD)):
         assert await opened.last() == (0, b"old")
@@ -159,7 +159,7 @@ async def test_entries_that_expired_before_the_mark_are_a_gap(
     old, log = unstriped.open(clock).log(SHARD), place.open(clock).log(SHARD)
     for position in range(3):
         await old.append(position, b"old")
-    await log._log._items._put_mark(3)  # type: ignore[attr-defined]
+    await log._items._put_mark(3)  # type: ignore[attr-defined]
     clock.time += WEEK_S
     TableDamage(place.client, place.table).expire(SHARD, [1, 2])
     for reader in (old, log, unstriped.open(clock).log(SHARD)):
@@ -179,7 +179,7 @@ async def test_a_wrong_clock_asks_all_stripes(place: TablePlace, clock: FakeCloc
     await log.append(2, b"entry")
     await log.append(3, b"entry")
     place.damage.expire(SHARD, [2])
-    other._log._items._requests.server_time.is_right = lambda _: False  # type: ignore[attr-defined]
+    other._items._requests.server_time.is_right = lambda _: False  # type: ignore[attr-defined]
     with pytest.raises(LogGap, match="no entry 2"):
         await other.read(2)
     assert await other.last() == (3, b"entry")
