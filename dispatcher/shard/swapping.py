@@ -35,7 +35,7 @@ from dispatcher.model.facts import ModelOrdered, Planned
 from dispatcher.model.fleet import CAPACITY_MAX, GROUPS_MAX, ORDER_MAX, WorkerPlan
 from dispatcher.model.formats import OLDEST
 from dispatcher.policies.orders.queues import Call, Tenant
-from dispatcher.policies.planning.fleet import DRAIN_S, FleetWorker, fallback_models, held_s, rest_left_s
+from dispatcher.policies.planning.fleet import DRAIN_S, FleetWorker, fallback_models, rest_left_s
 from dispatcher.policies.share_bounds import COST_MAX
 from dispatcher.shard.fold import Decision
 from dispatcher.shard.state.records import Worker, due_at
@@ -150,16 +150,17 @@ def _drain_s(fleet: Sequence[FleetWorker]) -> float:
 def _order(
     decision: Decision,
     models: Mapping[str, str],
-    waits_s: Callable[[FleetWorker, str, float, bool], float] = held_s,
+    waits_s: Callable[[FleetWorker, str, float, bool], float] | None = None,
 ) -> None:
-    """Order these models, from workers that may swap now."""
+    """Order these models. `waits_s`: the seconds until a worker may swap; None if all may now."""
     state = decision.state
     for name, model in models.items():
         worker = state.workers.get(name)
         if worker is None or worker.load or worker.model == model or worker.config.state not in USABLE:
             continue
         fleet = fleet_worker(worker, state.at)
-        if fleet.fits(model) and not waits_s(fleet, model, state.at, worker.model in state.waiting_models):
+        is_waited_for = worker.model in state.waiting_models
+        if fleet.fits(model) and not (waits_s and waits_s(fleet, model, state.at, is_waited_for)):
             decision.add(ModelOrdered(name, model, *_charge(state, fleet, model)))
 
 

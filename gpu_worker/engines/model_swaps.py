@@ -21,7 +21,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import count, pairwise
 from statistics import median
@@ -34,7 +34,7 @@ from gpu_worker.engines.interface import Engine, EngineError, EngineFacts, Token
 from gpu_worker.engines.registry import EngineUnavailable
 from gpu_worker.engines.sleeping_engines import FreeBytes, SleepingEngines, unmeasured
 from gpu_worker.engines.supervised import MakeEngine, PutAway, SupervisedEngine
-from gpu_worker.policies.swap_seconds import SwapSeconds
+from gpu_worker.policies.swap_seconds import Slowness, SwapSeconds
 
 logger = logging.getLogger("headgate.engine")
 
@@ -65,9 +65,9 @@ class _Model:
     facts: EngineFacts
     canary: _Canary
     """The canary of its first load."""
-    start_s: SwapSeconds = field(default_factory=SwapSeconds)
+    start_s: SwapSeconds
     """Seconds of the last swaps to it while it was stopped."""
-    wake_s: SwapSeconds = field(default_factory=SwapSeconds)
+    wake_s: SwapSeconds
     """Seconds of the last swaps to it while it slept, also those in which its wake-up failed."""
     failures: int = 0
     """Failed swaps in a row."""
@@ -82,6 +82,7 @@ class ModelSwaps:
         self.sleeping = sleeping
         self._clock = clock
         self._models: dict[str, _Model] = {}
+        self._slow_starts, self._slow_wakes = Slowness(), Slowness()
         self._canaries = count(1)
 
     @classmethod
@@ -107,8 +108,8 @@ class ModelSwaps:
             took_s, facts = clock.monotonic() - begun_s, engine.facts
             if facts.model in swaps._models:
                 raise EngineUnavailable(f"two models of this worker have the name {facts.model!r}: give each its own")
-            model = swaps._models[facts.model] = _Model(make, facts, await swaps._canary(engine))
-            model.start_s.observe(took_s)
+            start_s, wake_s = SwapSeconds(took_s, swaps._slow_starts), SwapSeconds(None, swaps._slow_wakes)
+            swaps._models[facts.model] = _Model(make, facts, await swaps._canary(engine), start_s, wake_s)
             put_away = sleeping.put_away
         own = engine.facts.model
         for name in list(engine.asleep):

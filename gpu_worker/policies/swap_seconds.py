@@ -1,7 +1,12 @@
-"""What the next load of a model is expected to take: the median of its last five loads. Pure.
+"""What the next load of a model is expected to take. Pure.
 
-A load that is slower or faster for good is priced after three swaps, and one or two outliers change nothing. QLM (SoCC
-2024, section 6) profiles a swap once; here a disk may become slower, or other engines may use it at the same time.
+It is the median of the model's last five loads, where what was believed, or the first load, counts as one until there
+are five. A load that is slower or faster for good is priced after three swaps, and one or two outliers change nothing.
+
+The loads of one worker share a disk and a bus, so a belief that is wrong for one model is probably wrong for the
+others by as much. So the belief of a model is multiplied by the median ratio of the worker's last five loads to their
+beliefs (`Slowness`). Otherwise a fleet whose loads took ten times longer than believed paid for that with each model
+anew. QLM (SoCC 2024, section 6) profiles a swap once.
 """
 
 from __future__ import annotations
@@ -12,21 +17,46 @@ from statistics import median
 KEPT = 5
 
 
-class SwapSeconds:
-    """`believed_s`: counts as a first load; None if nothing is known."""
+class Slowness:
+    """By which factor the loads of a worker take longer than was believed: 1 counts as a first load."""
 
-    def __init__(self, believed_s: float | None = None) -> None:
-        self._last_s: deque[float] = deque([] if believed_s is None else [believed_s], KEPT)
+    def __init__(self) -> None:
+        self._ratios = deque([1.0], KEPT)
+
+    @property
+    def factor(self) -> float:
+        return median(self._ratios)
+
+    def observe(self, ratio: float) -> None:
+        """Count a load."""
+        self._ratios.append(ratio)
+
+
+class SwapSeconds:
+    """`believed_s`: None if nothing is known; the first load is then believed. `slowness`: of the worker's loads."""
+
+    def __init__(self, believed_s: float | None = None, slowness: Slowness | None = None) -> None:
+        self._believed_s = believed_s
+        self._slowness = slowness or Slowness()
+        self._last_s = deque[float]([], KEPT)
 
     @property
     def is_known(self) -> bool:
-        return bool(self._last_s)
+        return self._believed_s is not None
 
     @property
     def expected_s(self) -> float:
-        """Seconds. Raises statistics.StatisticsError if nothing is known."""
-        return median(self._last_s)
+        """Seconds. Raises ValueError if nothing is known."""
+        if self._believed_s is None:
+            raise ValueError("no load is known")
+        believed = [self._believed_s * self._slowness.factor] if len(self._last_s) < KEPT else []
+        return median([*believed, *self._last_s])
 
     def observe(self, took_s: float) -> None:
         """Count a load."""
+        if self._believed_s is None:
+            self._believed_s = took_s
+            return
+        if self._believed_s > 0.0:
+            self._slowness.observe(took_s / self._believed_s)
         self._last_s.append(took_s)

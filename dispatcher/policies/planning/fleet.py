@@ -373,7 +373,10 @@ def _assign(
     """Give each model a worker, in their order, and return the model that these workers must have now.
 
     A worker that may not swap yet keeps its model until then, but not one for which this model is planned. First come
-    workers that may swap soonest, and among them as `_reluctance` says.
+    workers that may swap soonest, and among them as `_reluctance` says. But a worker with a model that no request waits
+    for gives it up, also before its rest is over, if otherwise the only worker of a model in use would: that one has to
+    come back, so it would be two swaps. With swaps of 50 s, victim in cases/planning/t7_two_models had 33 % in time for
+    100 without this.
     """
     assigned: dict[str, str] = {}
     left_to_plan: set[str] = set()
@@ -382,11 +385,16 @@ def _assign(
     def wait_s(worker: FleetWorker, model: str) -> float:
         return held_s(worker, model, now, worker.loaded in waiting)
 
+    def choose(able: Iterable[FleetWorker], model: str) -> FleetWorker | None:
+        return min(able, key=lambda each: _reluctance(each, model, wait_s(each, model), waiting, copies), default=None)
+
     for model in models:
         able = [worker for worker in workers if worker.name not in assigned and worker.fits(model)]
-        if able:
-            chosen = min(able, key=lambda each: _reluctance(each, model, wait_s(each, model), waiting, copies))
+        if (chosen := choose(able, model)) is not None:
             may_swap = wait_s(chosen, model) == 0.0
+            if may_swap and copies[chosen.loaded] <= 1 and (chosen.running or chosen.loaded in waiting):
+                spare = [each for each in able if each.loaded not in waiting and not each.swapping_s]
+                chosen = choose(spare, model) or chosen
             assigned[chosen.name] = model if may_swap else chosen.loaded
             copies[chosen.loaded] -= 1
             if not may_swap and planned.get(chosen.name) == model:

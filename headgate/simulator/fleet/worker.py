@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
-from gpu_worker.policies.swap_seconds import SwapSeconds
+from gpu_worker.policies.swap_seconds import Slowness, SwapSeconds
 from headgate.simulator.engines.fitted_range import RangeWatch
 from headgate.simulator.engines.interface import Observer, SimulatedEngine
 from headgate.simulator.fleet.spec import Loadable, WorkerSpec
@@ -63,7 +63,8 @@ class SimulatedWorker:
         self.swapping_s = 0.0
         self.loading_since_s = inf
         """When its loading began; infinity while it serves or drains."""
-        self._seconds = {model: SwapSeconds(each.swap_s) for model, each in spec.models.items()}
+        slowness = Slowness()
+        self._seconds = {model: SwapSeconds(each.swap_s, slowness) for model, each in spec.models.items()}
         self._make_engine = make_engine
         self._tokens = _TokenCounter()
         self._engine: SimulatedEngine | RangeWatch | None = None

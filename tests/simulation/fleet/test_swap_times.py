@@ -18,7 +18,7 @@ def new_engine(loadable: Loadable, observer: Observer) -> SimulatedEngine:
 
 
 def new_worker() -> SimulatedWorker:
-    able = {model: Loadable(SMALL, 3.0, 4, actual_swap_s=30.0) for model in "ab"}
+    able = {model: Loadable(SMALL, 3.0, 4, actual_swap_s=30.0) for model in "abc"}
     return SimulatedWorker(replace(fleet_of(1).workers[0], models=able, loaded="a"), new_engine)
 
 
@@ -36,6 +36,13 @@ def test_three_swaps_make_the_price_that_of_the_engine() -> None:
         swap(worker, "a", 100.0 * turn + 50.0)
     assert worker.swapping_s == 6 * 30.0
     assert worker.swap_to_s("a") == worker.swap_to_s("b") == 30.0
+
+
+def test_two_swaps_make_the_price_of_a_model_that_was_never_loaded() -> None:
+    worker = new_worker()
+    swap(worker, "b", 0.0)
+    swap(worker, "a", 50.0)
+    assert worker.swap_to_s("c") == 30.0
 
 
 def test_planners_see_the_believed_end_of_a_load() -> None:

@@ -84,7 +84,7 @@ class Models:
     """Makes engines, and keeps them. `faults`: of the next engines of a model, in order.
 
     `sleep_bytes`: of each engine; None: it cannot sleep. `most_asleep_bytes`: host memory of all sleeping engines, the
-    most at any measurement of the device.
+    most at any measurement of the device. `slower`: by which factor the starts of engines take longer from now on.
     """
 
     def __init__(self, sleep_bytes: int | None = None) -> None:
@@ -92,13 +92,14 @@ class Models:
         self.faults: dict[str, list[str]] = {}
         self.sleep_bytes = sleep_bytes
         self.most_asleep_bytes = 0
+        self.slower = 1.0
 
     def make(self, model: str, load_s: float) -> Callable[[], Engine]:
         def make() -> Engine:
             fault = (self.faults.get(model) or [""]).pop(0)
             facts = EngineFacts(model, 1000, 1.0, COMPLETES)
             engine = Loaded(
-                0.01, facts, load_s=load_s, fails=fault == "fails", wrong=fault == "wrong",
+                0.01, facts, load_s=load_s * self.slower, fails=fault == "fails", wrong=fault == "wrong",
                 fault=fault, sleep_bytes=self.sleep_bytes,
             )  # fmt: skip
             self.made.append(engine)

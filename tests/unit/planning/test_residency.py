@@ -133,3 +133,16 @@ def test_without_a_plan_the_only_worker_of_a_model_in_use_keeps_it_until_the_bou
     unfit = {"a": NOW, "c": NOW - bound_s / 2, "y": NOW, "z": NOW}
     assert fallback_models(unfit, [busy, resting], NOW) == {"v": "c"}, "what fits no worker takes no turn"
     assert fallback_models(waiting, [busy, replace(resting, loaded="a"), worker("x", loaded_at=NOW)], NOW) == {"v": "c"}
+
+
+def test_with_a_plan_a_worker_without_waiting_requests_goes_before_the_only_one_of_a_model_in_use() -> None:
+    """Its rest is not over. But the other worker would have to come back: two swaps for one."""
+    busy = replace(worker("v", "a", loaded_at=NOW - 100.0, swap_s=50.0), running=5)
+    resting = replace(worker("w", "b", loaded_at=NOW - 1.0, swap_s=50.0), running=2, last_swap_s=60.0)
+    waiting = {"a": NOW, "c": NOW - 200.0}
+    assert fallback_models(waiting, [busy, resting], NOW, planned={}) == {"w": "c"}
+    assert fallback_models({**waiting, "b": NOW}, [busy, resting], NOW, planned={}) == {"v": "c"}, "b is needed too"
+    two_busy = replace(busy, name="x")
+    assert fallback_models(waiting, [busy, resting, two_busy], NOW, planned={}) == {"v": "c"}, "a has another worker"
+    swapping = replace(resting, swapping_s=3.0)
+    assert fallback_models(waiting, [busy, swapping], NOW, planned={}) == {"v": "c"}

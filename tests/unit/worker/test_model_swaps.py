@@ -148,6 +148,16 @@ async def test_the_gate_gets_the_seconds_of_the_state_that_a_model_is_in() -> No
     await engine.stop()
 
 
+async def test_a_disk_that_became_slower_is_expected_of_models_that_were_not_loaded_since() -> None:
+    models = Models()
+    engine, swaps = await prepared(models, "b", "c")
+    models.slower = 10.0
+    for name in ("b", "a"):
+        await swaps.load(name)
+    assert costs_s(swaps, "a")["c"] == pytest.approx(50.0, abs=1.0)
+    await engine.stop()
+
+
 @pytest.mark.parametrize("sleep_bytes", [None, SLEEP_BYTES])
 async def test_without_a_budget_or_the_ability_no_engine_sleeps(sleep_bytes: int | None) -> None:
     models = Models(sleep_bytes)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from statistics import StatisticsError
-
 import pytest
 
-from gpu_worker.policies.swap_seconds import SwapSeconds
+from gpu_worker.policies.swap_seconds import Slowness, SwapSeconds
 
 
 def test_three_swaps_replace_a_belief() -> None:
@@ -34,7 +32,29 @@ def test_two_outliers_change_nothing() -> None:
 def test_nothing_is_known_before_a_load() -> None:
     seconds = SwapSeconds()
     assert not seconds.is_known
-    with pytest.raises(StatisticsError):
+    with pytest.raises(ValueError, match="no load is known"):
         _ = seconds.expected_s
     seconds.observe(1.0)
     assert seconds.is_known
+
+
+def test_a_worker_whose_loads_are_slower_expects_it_of_a_model_that_it_has_not_loaded() -> None:
+    slowness = Slowness()
+    first, second, third = (SwapSeconds(seconds, slowness) for seconds in (5.0, 2.0, 8.0))
+    first.observe(50.0)
+    assert (second.expected_s, third.expected_s) == (2.0 * 5.5, 8.0 * 5.5), "one load may be an outlier"
+    second.observe(20.0)
+    assert third.expected_s == 80.0
+    for _ in range(5):
+        third.observe(8.0)
+    assert (first.expected_s, third.expected_s) == (27.5, 8.0), "what a model took itself counts too"
+
+
+def test_a_load_without_a_belief_is_believed_and_a_belief_of_nothing_has_no_ratio() -> None:
+    slowness = Slowness()
+    unknown, free = SwapSeconds(None, slowness), SwapSeconds(0.0, slowness)
+    unknown.observe(4.0)
+    free.observe(3.0)
+    assert (unknown.expected_s, free.expected_s, slowness.factor) == (4.0, 1.5, 1.0)
+    unknown.observe(12.0)
+    assert slowness.factor == 2.0
