@@ -90,17 +90,16 @@ def test_no_simpler_planner_dominates_in_the_scenes_of_outsiders(name: str) -> N
     assert dominations([play(scene, planner) for planner in PLANNERS], entitled_tenants(scene)) == []
 
 
-@pytest.mark.parametrize(("swap_s", "in_time"), [(50.0, 0.95), (5.0, 0.5)])
-def test_a_tenant_keeps_its_worker_from_two_rare_models_that_take_50_s(swap_s: float, in_time: float) -> None:
-    """Also if swaps are believed to take 5 s, but for the first two, which take both workers from it. It has 100 and
-    54 %; once it had 33 and 30. The bounds were chosen after a look."""
+def test_a_tenant_keeps_its_worker_from_two_rare_models_with_long_swaps() -> None:
+    """It has 100 %; once it had 33, because the worker of the last rare model rested when the other one was due. The
+    bound was chosen after a look."""
     if not CASES.is_dir():
         pytest.skip(f"there are no cases in {CASES}")
     requests, spec = open_workload([str(CASES / "t7_two_models.csv")]), read_fleet(CASES / "t7_two_models.fleet.yaml")
-    able = {name: replace(each, swap_s=swap_s, actual_swap_s=50.0) for name, each in spec.workers[0].models.items()}
+    able = {name: replace(each, swap_s=50.0) for name, each in spec.workers[0].models.items()}
     spec = replace(spec, workers=[replace(worker, models=able) for worker in spec.workers])
     run = play(Scene("t7", spec, ListWorkload("t7", list(requests))), "plan")
-    assert run.in_time["victim"] >= in_time
+    assert run.in_time["victim"] >= 0.95
 
 
 @pytest.mark.parametrize("name", ["t7_two_models", "rare_short"])
