@@ -398,7 +398,7 @@ def _assign(
             may_swap = wait_s(chosen, model) == 0.0
             if may_swap and copies[chosen.loaded] <= 1 and chosen.loaded in waiting:
                 most = _USE_PART_MAX * chosen.running / chosen.slots
-                quiet = [each for each in able if each.loaded not in waiting and not each.swapping_s]
+                quiet = [each for each in able if each.loaded not in waiting and each.loaded_at < now]
                 chosen = choose((each for each in quiet if each.running / each.slots <= most), model) or chosen
             assigned[chosen.name] = model if may_swap else chosen.loaded
             copies[chosen.loaded] -= 1

@@ -145,5 +145,5 @@ def test_with_a_plan_a_worker_without_waiting_requests_goes_before_the_only_one_
     two_busy = replace(busy, name="x")
     assert fallback_models(waiting, [busy, resting, two_busy], NOW, planned={}) == {"v": "c"}, "a has another worker"
     assert fallback_models(waiting, [busy, replace(resting, running=3)], NOW, planned={}) == {"v": "c"}, "w is busy too"
-    swapping = replace(resting, swapping_s=3.0)
+    swapping = replace(resting, loaded_at=NOW)
     assert fallback_models(waiting, [busy, swapping], NOW, planned={}) == {"v": "c"}
