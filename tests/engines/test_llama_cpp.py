@@ -24,6 +24,7 @@ from gpu_worker.engines.openai.server_api import ServerOptions
 from gpu_worker.policies.fairness.registry import make_policy
 from headgate.machine.places import usable
 from tests.engines.engine_kinds import end_of, needs_torch
+from tests.support.hang_guard import HANG_S
 from tests.support.llama_cpp.server import CONTEXT_TOKENS
 
 pytestmark = [
@@ -57,7 +58,7 @@ class Server:
 
     async def slots(self) -> list[dict[str, Any]]:
         """Return the state of each of the server's places."""
-        async with httpx.AsyncClient(trust_env=False) as client:
+        async with httpx.AsyncClient(timeout=HANG_S, trust_env=False) as client:
             found: list[dict[str, Any]] = (await client.get(self.url.removesuffix("/v1") + "/slots")).json()
         return found
 

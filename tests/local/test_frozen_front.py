@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,7 @@ from tests.support.local.stack import ROOT, Running, eventually, usage
 pytestmark = [pytest.mark.stack, pytest.mark.xdist_group("stack")]
 STACK = ("--slots", "2")
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
-TOKENS_MAX, WHOLE_S = 200, 2.0
+TOKENS_MAX = 200
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,15 @@ class FrozenFront:
 
 @pytest.fixture(scope="module")
 def front(stack: Running) -> Iterator[FrozenFront]:
-    """A front beside the stack's own, with the same variables and HEADGATE_FRONT=lambda. It begins stopped."""
-    bounds = {"HEADGATE_LAMBDA_TOKENS_MAX": str(TOKENS_MAX), "HEADGATE_LAMBDA_WHOLE_S": str(WHOLE_S)}
+    with frozen_front(stack) as made:
+        yield made
+
+
+@contextmanager
+def frozen_front(stack: Running, **more: str) -> Iterator[FrozenFront]:
+    """Start a front beside the stack's own, with the same variables, `more` and HEADGATE_FRONT=lambda. It begins
+    stopped."""
+    bounds = {"HEADGATE_LAMBDA_TOKENS_MAX": str(TOKENS_MAX), **more}
     beside = psutil.Process(stack.of_role("front")[0]["pid"]).environ()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -134,18 +142,20 @@ def test_a_caller_that_left_unnoticed_ends_with_the_budget(front: FrozenFront) -
 
 def test_an_answer_that_is_too_late_leaves_no_work_behind(front: FrozenFront) -> None:
     """Both slots are busy, so that it waits. Its 504 comes after its end in the log."""
-    client = front.stack.openai("flood")
-    busy = [
-        client.completions.create(model=front.stack.model, prompt="x", max_tokens=3000, stream=True) for _ in range(2)
-    ]
-    try:
-        status, body = front.chat("quiet", stream=False, max_tokens=5)
-        assert status == 504
-        assert "Stream it" in json.loads(body)["error"]["message"]
-        quiet = [each for each in front.stack.top()["tenants"] if each["tenant"] == "quiet"]
-        assert not any(each["waiting"] or each["running"] for each in quiet)
-    finally:
-        for each in busy:
-            each.close()
+    stack = front.stack
+    client = stack.openai("flood")
+    with frozen_front(stack, HEADGATE_LAMBDA_WHOLE_S="2") as impatient:
+        busy = [
+            client.completions.create(model=stack.model, prompt="x", max_tokens=3000, stream=True) for _ in range(2)
+        ]
+        try:
+            status, body = impatient.chat("quiet", stream=False, max_tokens=5)
+            assert status == 504
+            assert "Stream it" in json.loads(body)["error"]["message"]
+            quiet = [each for each in stack.top()["tenants"] if each["tenant"] == "quiet"]
+            assert not any(each["waiting"] or each["running"] for each in quiet)
+        finally:
+            for each in busy:
+                each.close()
     eventually(front.stack.top, holds_nothing)
     assert front.chat("quiet", stream=False, max_tokens=5)[0] == 200

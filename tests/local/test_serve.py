@@ -77,7 +77,10 @@ def test_the_operators_page_needs_the_token_of_the_folder(data: Path) -> None:
     served = serve(data)
     complete(served, served.api_keys["default"], 4)
     token = (Path(served.data) / "operator-token").read_text()
-    refused = [httpx.get(served.operator_url), *(_page(served, wrong) for wrong in (served.api_keys["default"], "x"))]
+    refused = [
+        httpx.get(served.operator_url, timeout=HANG_S),
+        *(_page(served, wrong) for wrong in (served.api_keys["default"], "x")),
+    ]
     assert [page.status_code for page in refused] == [401] * 3
     assert not any("default" in page.text for page in refused)
     shown = _page(served, token)
@@ -97,7 +100,6 @@ def test_deferred_requests_use_what_others_leave(data: Path) -> None:
     classes = "{chat: {first_token_s: 20}, night: {first_token_s: 3600, deferred: true}}"
     tenants.write_text(f"tenants: {{acme: {{slo_class: chat}}, late: {{slo_class: night}}}}\nslo_classes: {classes}\n")
     served = serve(data, "--slots", "1", "--tenants", str(tenants))
-    answered: list[str] = []
 
     def begin(tenant: str, slo_class: str, tokens: int) -> openai.Stream[openai.types.Completion]:
         metadata = {"headgate_slo_class": slo_class}
@@ -109,28 +111,24 @@ def test_deferred_requests_use_what_others_leave(data: Path) -> None:
             extra_body={"metadata": metadata},
         )
 
-    def ask(slo_class: str) -> None:
-        for _ in begin("acme", slo_class, 20):
-            pass
-        answered.append(slo_class)
-
-    def waits_for(waiting: int) -> None:
-        eventually(
-            lambda: run_json("top", "--once", "--data", served.data)["tenants"],
-            lambda found: any((each["running"], each["waiting"]) == (1, waiting) for each in found),
-        )
+    def calls() -> tuple[int, int]:
+        """Return how many calls run and wait."""
+        found = run_json("top", "--once", "--data", served.data)["tenants"]
+        return sum(each["running"] for each in found), sum(each["waiting"] for each in found)
 
     try:
         with pytest.raises(openai.BadRequestError, match="SLO class 'chat' is stricter than 'night'"):
             begin("late", "chat", 20)
-        with ThreadPoolExecutor(3) as threads, begin("acme", "night", 4000):
-            asked = [threads.submit(ask, "night") for _ in range(2)]
-            waits_for(2)
-            asked.append(threads.submit(ask, "chat"))
-            waits_for(3)
-        for each in asked:
-            each.result()
-        assert answered == ["chat", "night", "night"]
+        with ThreadPoolExecutor(3) as threads:
+            with begin("acme", "night", 4000):
+                nights = [threads.submit(lambda: list(begin("acme", "night", 20))) for _ in range(2)]
+                eventually(calls, lambda found: found == (1, 2))
+                chatting = threads.submit(begin, "acme", "chat", 4000)
+                eventually(calls, lambda found: found == (1, 3))
+            with chatting.result() as chat:
+                assert any(chunk.choices and chunk.choices[0].text for chunk in chat)
+                assert calls() == (1, 2), "the chat runs, and the others wait"
+            assert all(each.result() for each in nights)
     finally:
         served.stop()
 

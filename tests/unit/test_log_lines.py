@@ -42,7 +42,7 @@ def read_rest(lines: LogLines, reading: int, writing: int) -> list[str]:
     found: list[str] = []
     reader = threading.Thread(target=lambda: found.extend(read_all(reading)))
     reader.start()
-    lines.finish(within_s=60.0)
+    lines.finish(within_s=HANG_S)
     os.close(writing)
     reader.join()
     return found
@@ -53,7 +53,7 @@ def test_lines_arrive_whole_and_in_order() -> None:
     lines = LogLines(writing)
     for text in ("one\n", "t", "wo", "\nthree\nfour \ud800", "\n", "the rest"):
         assert lines.write(text) == len(text)
-    lines.finish()
+    lines.finish(within_s=HANG_S)
     os.close(writing)
     assert read_all(reading) == ["one", "two", "three", "four \\ud800", "the rest"]
     assert lines.dropped == 0
@@ -87,7 +87,7 @@ def test_a_reader_that_is_slow_is_not_given_a_report_with_each_line() -> None:
     rest: list[str] = []
     reader = threading.Thread(target=lambda: rest.extend(read_all(reading)))
     reader.start()
-    lines.finish(within_s=60.0)
+    lines.finish(within_s=HANG_S)
     os.close(writing)
     reader.join()
     assert [line for line in rest if "dropped" in line] == rest[-1:], "it is said once, after the lines that waited"
@@ -99,7 +99,7 @@ def test_a_full_disk_costs_lines_and_nothing_else() -> None:
     lines = LogLines(full)
     for _ in range(10):
         lines.write("line\n")
-    lines.finish()
+    lines.finish(within_s=HANG_S)
     os.close(full)
     assert lines.dropped == 10
 
@@ -138,7 +138,7 @@ def test_lines_of_two_streams_on_one_pipe_do_not_mix() -> None:
     reader = threading.Thread(target=lambda: found.extend(read_all(reading)))
     reader.start()
     for stream in streams:
-        stream.finish(within_s=60.0)
+        stream.finish(within_s=HANG_S)
     os.close(writing)
     reader.join()
     assert sorted(found) == ["a" * 999] * 2000 + ["b" * 999] * 2000
@@ -149,7 +149,7 @@ def test_a_reader_that_is_gone_costs_lines_and_nothing_else() -> None:
     os.close(reading)
     lines = LogLines(writing)
     lines.write("line\n")
-    lines.finish()
+    lines.finish(within_s=HANG_S)
     os.close(writing)
     lines.write("after the end\n")
     assert lines.dropped == 2
@@ -159,7 +159,7 @@ def test_print_makes_one_line() -> None:
     reading, writing = os.pipe()
     lines = LogLines(writing)
     print(json.dumps({"metric": 1}), file=lines, flush=True)
-    lines.finish()
+    lines.finish(within_s=HANG_S)
     os.close(writing)
     assert read_all(reading) == ['{"metric": 1}']
 

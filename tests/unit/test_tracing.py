@@ -37,7 +37,7 @@ INVALID = [
 async def recorded(client: str, ratio: float, requests: int = 1) -> list[str]:
     """Begin requests of this client, each with a span under it. Return the traceparents that left the process."""
     exporter = InMemorySpanExporter()
-    tracing = OtlpTracing("test", ratio, Random(1), RealClock(), exporter)
+    tracing = OtlpTracing("test", ratio, Random(1), RealClock(), exporter, None)
     for _ in range(requests):
         root = tracing.begin("admitted", client, {"headgate.tenant": "a"})
         child = tracing.span("waited", root.traceparent, {})
@@ -79,13 +79,13 @@ def test_no_text_of_a_client_raises(text: str) -> None:
 
 
 async def test_a_span_of_no_parent_is_none() -> None:
-    tracing = OtlpTracing("test", 1.0, Random(1), RealClock(), InMemorySpanExporter())
+    tracing = OtlpTracing("test", 1.0, Random(1), RealClock(), InMemorySpanExporter(), None)
     assert tracing.span("waited", "", {}) is NO_SPAN
 
 
 async def test_a_span_ends_once() -> None:
     exporter = InMemorySpanExporter()
-    tracing = OtlpTracing("test", 1.0, Random(1), RealClock(), exporter)
+    tracing = OtlpTracing("test", 1.0, Random(1), RealClock(), exporter, None)
     span = tracing.begin("admitted", "", {})
     span.event("preempted")
     span.end("first", output_tokens=3)

@@ -20,6 +20,7 @@ import pytest
 
 from gpu_worker.engines.random_llama import TinySize, ensure_tiny_model
 from packages.headgate_vllm import build_backend
+from tests.support.hang_guard import HANG_S
 from tests.support.vllm import slow_steps
 
 
@@ -172,7 +173,7 @@ def client_of(server: str, tenant: str) -> openai.AsyncOpenAI:
 
 
 async def samples_of(server: str) -> dict[str, float]:
-    async with httpx.AsyncClient(base_url=server.removesuffix("/v1")) as plain:
+    async with httpx.AsyncClient(base_url=server.removesuffix("/v1"), timeout=HANG_S) as plain:
         text = (await plain.get("/metrics")).text
     lines = (line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("headgate_"))
     found = {name: float(value) for name, value in lines}

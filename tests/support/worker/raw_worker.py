@@ -10,9 +10,13 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
+import pytest
+
 from dispatcher.model.commands import Offer
 from dispatcher.model.worker_protocol import Finished, Started, Token, WorkEvent
+from dispatcher.workers import connections, http_connection
 from dispatcher.workers.wire import encode_event
+from tests.support.hang_guard import HANG_S
 
 EVENTS: list[WorkEvent] = [Started(1), Token("a", 1), Finished("stop", 1, 1)]
 LINES = [encode_event(event) for event in EVENTS]
@@ -22,6 +26,16 @@ HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 def chunk(data: bytes) -> bytes:
     """Return a chunk of HTTP's chunked encoding."""
     return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the gate wait for a worker as long as a test may: a process that stands still for seconds changes nothing.
+
+    A test that is about one of these times shortens it, if need be only once its order has arrived.
+    """
+    monkeypatch.setattr(connections, "CONNECT_S", HANG_S)
+    for name in ("SILENCE_S", "CLOSING_S", "IDLE_S"):
+        monkeypatch.setattr(http_connection, name, HANG_S)
 
 
 class Connection:

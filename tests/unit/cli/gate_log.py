@@ -55,14 +55,17 @@ def write(database: str | Path, *commands: Command, pool: str = "default") -> No
     asyncio.run(run())
 
 
-def write_history(folder: DataFolder) -> None:
-    """Tenant a: one call that ended (10 input, 4 output tokens), one that runs, one that waits. Tenant b: one runs."""
+def write_history(folder: DataFolder, cost: float = 20.0) -> None:
+    """Tenant a: one call that ended (10 input, 4 output tokens), one that runs, one that waits. Tenant b: one runs.
+
+    `cost`: of each call that runs or waits, in units of service.
+    """
     write(
         folder.database,
         Report("w-1", "http://w", "m", SLOTS, 4096, 4.0, 90.0, False, 0.1, 0, ()),
         accept(1, "a"),
         End(f"{WRITER}-1", 1, "done", 10, 4, "a", "", FIRST_TOKEN_S),
-        *(accept(number, tenant) for number, tenant in ((2, "a"), (3, "b"), (4, "a"))),
+        *(accept(number, tenant, cost=cost) for number, tenant in ((2, "a"), (3, "b"), (4, "a"))),
     )
 
 

@@ -25,7 +25,7 @@ CLIENT = f"00-{TRACE}-{SPAN}-01"
 class Spans:
     def __init__(self, gate: Gate) -> None:
         self._exporter = InMemorySpanExporter()
-        self.tracing = OtlpTracing("test", 1.0, Random(1), RealClock(), self._exporter)
+        self.tracing = OtlpTracing("test", 1.0, Random(1), RealClock(), self._exporter, None)
         gate.context.tracing = self.tracing
 
     async def of_client(self) -> list[tuple[str, str]]:

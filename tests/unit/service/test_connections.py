@@ -13,16 +13,24 @@ from dispatcher.model.errors import BadFrame, ConnectionLost
 from dispatcher.model.fleet_secrets import FleetSecrets
 from dispatcher.ports import Connection, Listener
 from dispatcher.processes.bootstrap import RealClock
-from dispatcher.service import tcp
+from dispatcher.service import authentication, tcp
 from dispatcher.service.authentication import MAC_BYTES, sign_as_client, sign_as_server
 from dispatcher.service.frames import Hello, Receipt, Result, decode_frame
 from dispatcher.service.gate.courier import Session
 from dispatcher.service.outgoing import WAIT_S
 from dispatcher.service.tcp import TcpTransport, split_address
+from tests.support.hang_guard import HANG_S
 
 SECRETS = FleetSecrets("a secret of the whole fleet")
 A, B = "the secret until now", "the secret from now on"
 STEPS = [A, f"{A},{B}", f"{B},{A}", B]
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no connection fail because this process stands still for seconds."""
+    monkeypatch.setattr(tcp, "CONNECT_S", HANG_S)
+    monkeypatch.setattr(authentication, "HANDSHAKE_S", HANG_S)
 
 
 class Pipe:
@@ -240,7 +248,7 @@ async def test_close_ends_a_read_although_the_other_side_reads_nothing() -> None
         for _ in range(7):
             connection.send(b"x" * 1_000_000)
         connection.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(HANG_S):
             await ended.wait()
     await listener.close()
 
@@ -269,7 +277,7 @@ async def test_frames_are_delivered_in_order_also_those_before_and_the_last_ones
     for frame in sent[50:]:
         one.send(frame)
     one.close()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         with pytest.raises(ConnectionLost):
             await delivering
     assert received == sent
@@ -289,7 +297,7 @@ async def test_delivery_ends_with_an_error_of_its_receiver_or_a_close(is_close: 
 
     for frame in (b"one", b"two"):
         one.send(frame)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         with pytest.raises(ConnectionLost if is_close else ValueError):
             await other.deliver(take)
     assert received == [b"one"]
@@ -304,14 +312,14 @@ async def test_delivery_ends_at_a_wrong_signature_and_at_a_frame_above_the_bound
     received: list[bytes] = []
     client.send(b"signed")
     one.send(b"x" * MAC_BYTES + b"not signed")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         with pytest.raises(BadFrame, match="signature"):
             await server.deliver(received.append)
     assert received == [b"signed"]
     await listener.close()
     one, other, listener = await tcp_pair()
     one.send(b"x" * 1_000_100)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(HANG_S):
         with pytest.raises(BadFrame, match="too large"):
             await other.deliver(received.append)
     await listener.close()
@@ -340,7 +348,7 @@ async def test_a_connection_that_has_ended_leaves_no_reference_cycle(is_bad: boo
         client.send(b"no frame" if is_bad else b'[["r",1]]')
         await client.receive()
         client.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(HANG_S):
             while any(each() is not None for each in left):
                 await asyncio.sleep(0)
     finally:

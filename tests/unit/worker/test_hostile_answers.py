@@ -30,11 +30,12 @@ from dispatcher.workers import connections as worker_connections
 from dispatcher.workers import http_connection
 from dispatcher.workers.client import HttpWorkerClient
 from dispatcher.workers.connections import HttpConnections
-from dispatcher.workers.http_connection import HttpConnection, HttpExchange, parse_address
+from dispatcher.workers.http_connection import SILENCE_S, HttpConnection, HttpExchange, parse_address
 from dispatcher.workers.wire import encode_event
 from tests.support.attempts import streamed
+from tests.support.hang_guard import HANG_S
 from tests.support.worker.harness import SECRETS, order
-from tests.support.worker.raw_worker import EVENTS, HEAD, LINES, Connection, RawWorker, chunk, raw_worker
+from tests.support.worker.raw_worker import EVENTS, HEAD, LINES, Connection, RawWorker, be_patient, chunk, raw_worker
 from tests.support.world.virtual_time import LoopClock
 
 pytestmark = pytest.mark.both_loops
@@ -68,9 +69,14 @@ class Recorder:
         self.over.set()
 
     async def ended(self) -> list[WorkEvent]:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG_S):
             await self.over.wait()
         return self.events
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    be_patient(monkeypatch)
 
 
 @pytest.fixture
@@ -93,7 +99,7 @@ def begin(client: HttpWorkerClient, offer: Offer, recorder: Recorder) -> Recorde
 
 
 async def until(is_true: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_S):
         while not is_true():
             await asyncio.sleep(0.005)
 
@@ -168,7 +174,8 @@ async def test_an_answer_is_whole_and_its_connection_is_kept_only_after_a_clean_
     is_kept: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http_connection, "CLOSING_S", 0.2)
+    if not is_kept:
+        monkeypatch.setattr(http_connection, "CLOSING_S", 0.2)
     async with raw_worker(answering(*parts)) as worker:
         for _ in range(2):
             recorder = begin(client, worker.offer, Recorder())
@@ -472,7 +479,6 @@ async def test_a_slow_receiver_holds_up_its_own_worker_and_keeps_little(
     client: HttpWorkerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A paused attempt may be silent for longer than a worker. Then its receiver gets every event, in order."""
-    monkeypatch.setattr(http_connection, "SILENCE_S", 0.1)
     count, sent = 20_000, 0
     tokens: list[WorkEvent] = [Token("x" * 1000, number) for number in range(count)]
 
@@ -492,7 +498,8 @@ async def test_a_slow_receiver_holds_up_its_own_worker_and_keeps_little(
     async with raw_worker(script) as worker:
         recorder = begin(client, worker.offer, Recorder(pause))
         for expected in (1, 100, 10_000):
-            await until(lambda: len(recorder.events) == expected)  # noqa: B023
+            await until(lambda: recorder.failures or len(recorder.events) == expected)  # noqa: B023
+            monkeypatch.setattr(http_connection, "SILENCE_S", 0.1)
             before = -1
             while sent != before:  # until the buffers of the kernel are full
                 before = sent
@@ -501,22 +508,24 @@ async def test_a_slow_receiver_holds_up_its_own_worker_and_keeps_little(
             assert sent < count
             kept = recorder.attempt._lines  # type: ignore[attr-defined]
             assert sum(map(len, kept)) < 1_000_000
+            monkeypatch.setattr(http_connection, "SILENCE_S", HANG_S)
             recorder.attempt.resume()
             assert len(recorder.events) == expected, "nothing is delivered within resume"
         assert await recorder.ended() == [*tokens, EVENTS[-1]]
 
 
 async def test_the_silence_of_a_pause_does_not_count_after_it(
-    client: HttpWorkerClient, monkeypatch: pytest.MonkeyPatch
+    client: HttpWorkerClient, connections: HttpConnections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_connection, "SILENCE_S", 0.5)
+    """The time is the test's."""
+    monkeypatch.setattr(worker_connections, "SWEEP_S", HANG_S)
+    now = asyncio.get_running_loop().time()
     resumed = asyncio.Event()
 
     async def script(connection: Connection) -> None:
         await connection.order()
         await connection.send(HEAD + chunk(LINES[0]))
         await resumed.wait()
-        await asyncio.sleep(0.1)
         await connection.send(chunk(LINES[1] + LINES[2]) + END)
 
     async with raw_worker(script) as worker:
@@ -527,8 +536,14 @@ async def test_the_silence_of_a_pause_does_not_count_after_it(
 
         recorder = begin(client, worker.offer, Recorder(pause))
         await until(lambda: recorder.events)
-        await asyncio.sleep(0.6)
+        (carrying,) = connections.busy
+        carrying._time = lambda: now
+        now += 1.2 * http_connection.SILENCE_S
+        carrying.check(now)
         recorder.attempt.resume()
+        await until(lambda: recorder.failures or not carrying._is_paused)
+        now += 0.8 * http_connection.SILENCE_S
+        carrying.check(now)
         resumed.set()
         assert await recorder.ended() == EVENTS
 
@@ -580,11 +595,14 @@ async def test_orders_above_the_most_connections_wait_their_turn(
         recorders = [begin(client, worker.offer, Recorder()) for _ in range(20)]
         assert [await each.ended() for each in recorders] == [EVENTS] * 20
         assert worker.connections <= 3
-    monkeypatch.setattr(worker_connections, "CONNECT_S", 0.1)
-    async with raw_worker(answering(HEAD, chunk(LINES[0]), 1.0, chunk(BODY), END)) as worker:
-        recorders = [begin(client, worker.offer, Recorder()) for _ in range(5)]
-        await until(lambda: sum(bool(each.failures) for each in recorders) == 2)
-        assert [error.began for each in recorders for error in each.failures] == [False, False]
+    async with raw_worker(answering(HEAD, chunk(LINES[0]), HANG_S)) as worker:
+        served = [begin(client, worker.offer, Recorder()) for _ in range(3)]
+        await until(lambda: all(each.events for each in served))
+        monkeypatch.setattr(worker_connections, "CONNECT_S", 0.1)
+        waiting = [begin(client, worker.offer, Recorder()) for _ in range(2)]
+        assert [await each.ended() for each in waiting] == [[], []]
+        assert [error.began for each in waiting for error in each.failures] == [False, False]
+        assert not any(each.failures for each in served)
         assert len(worker.orders) == 3
 
 
@@ -592,14 +610,20 @@ async def test_the_time_to_connect_is_over_just_when_the_order_is_written(
     client: HttpWorkerClient, connections: HttpConnections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then the worker may have the order."""
-    monkeypatch.setattr(worker_connections, "CONNECT_S", 0.05)
     loop = asyncio.get_running_loop()
-    connect = loop.create_connection
+    connect, timeout = loop.create_connection, asyncio.timeout
+    times: list[asyncio.Timeout] = []
+
+    def noted(seconds: float | None) -> asyncio.Timeout:
+        times.append(timeout(seconds))
+        return times[-1]
 
     async def connect_slowly(*arguments: Any, **options: Any) -> None:
         await connect(*arguments, **options)
+        times[-1].reschedule(loop.time())
         await asyncio.Event().wait()
 
+    monkeypatch.setattr(asyncio, "timeout", noted)
     monkeypatch.setattr(loop, "create_connection", connect_slowly)
     async with raw_worker(answering()) as worker:
         recorder = begin(client, worker.offer, Recorder())
@@ -701,7 +725,10 @@ def _certificate(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     return served, ssl.create_default_context(cadata=made.decode())
 
 
-async def test_the_sockets_are_set_up(client: HttpWorkerClient, connections: HttpConnections) -> None:
+async def test_the_sockets_are_set_up(
+    client: HttpWorkerClient, connections: HttpConnections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_connection, "SILENCE_S", SILENCE_S)
     async with raw_worker(answering(HEAD, chunk(LINES[0]))) as worker:
         events = streamed(client, worker.offer, order())
         await anext(events)

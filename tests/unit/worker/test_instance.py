@@ -111,6 +111,7 @@ async def test_the_instance_writes_the_notice_when_there_is_one(tmp_path: Path) 
 
 
 def test_the_id_is_the_last_part_of_the_tasks_arn_and_no_proxy_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpu_worker.service.task_id._ANSWER_S", HANG_S)  # a late answer would be asked for again
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)

@@ -30,11 +30,10 @@ from dispatcher.workers.client import HttpWorkerClient
 from gpu_worker.service.spot_notice import LAST_S
 from tests.support.attempts import streamed
 from tests.support.emf import series_in
+from tests.support.hang_guard import HANG_S
 from tests.support.worker.harness import SECRET, SECRETS, order
 
 MODEL = "headgate-modelled"
-NEWS_S = 60.0
-"""A guard against hangs."""
 
 pytestmark = pytest.mark.stack
 
@@ -73,7 +72,7 @@ class Stack:
         return outcome
 
     async def news(self, call_id: str) -> Offer | Over:
-        async with asyncio.timeout(NEWS_S):
+        async with asyncio.timeout(HANG_S):
             return await self.offered[call_id].get()
 
 
@@ -173,6 +172,14 @@ async def test_a_worker_writes_its_metrics_as_lines_for_cloudwatch(stack: Stack)
     assert {each.unit for each in found} == {"Count", "Percent", "Milliseconds"}
 
 
+async def first_answer(client: httpx.AsyncClient, path: str) -> httpx.Response:
+    """Ask until the server listens."""
+    while True:
+        with contextlib.suppress(httpx.ConnectError):
+            return await client.get(path)
+        await asyncio.sleep(0.1)
+
+
 async def test_a_worker_answers_health_while_it_loads(stack: Stack) -> None:
     """An orchestrator kills what does not answer, and a large model loads for minutes. Here it never ends."""
     with socket.socket() as free:
@@ -181,15 +188,12 @@ async def test_a_worker_answers_health_while_it_loads(stack: Stack) -> None:
     options = ("--engine", "modelled", "--load-s", "3600", "--port", str(port), "--home", str(stack.folder))
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "gpu_worker", *options, env=stack.environment)
     stack.processes.append(process)
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
-        for _ in range(600):
-            with contextlib.suppress(httpx.ConnectError):
-                health = await client.get("/health")
-                break
-            await asyncio.sleep(0.1)
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=HANG_S) as client:
+        async with asyncio.timeout(HANG_S):
+            health = await first_answer(client, "/health")
         assert (health.status_code, health.json()) == (200, {"status": "loading"})
         assert (await client.post("/v1/execute", json={})).status_code == 503
         assert (await client.post("/health")).status_code == 503
     assert not await stack.link.fleet(), "it joins its pool when it can serve"
     process.terminate()
-    assert await asyncio.wait_for(process.wait(), NEWS_S) != 0
+    assert await asyncio.wait_for(process.wait(), HANG_S) != 0

@@ -6,7 +6,7 @@ import asyncio
 import time
 import tracemalloc
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, suppress
 from random import Random
 
@@ -27,8 +27,9 @@ from dispatcher.workers.client import LINE_BYTES_MAX, HttpWorkerClient
 from dispatcher.workers.connections import HttpConnections
 from gpu_worker.__main__ import bound
 from tests.support.attempts import streamed
+from tests.support.hang_guard import HANG_S
 from tests.support.worker.harness import SECRETS, order
-from tests.support.worker.raw_worker import EVENTS, HEAD, LINES, Connection, chunk, raw_worker
+from tests.support.worker.raw_worker import EVENTS, HEAD, LINES, Connection, be_patient, chunk, raw_worker
 from tests.support.world.virtual_time import LoopClock
 
 pytestmark = pytest.mark.both_loops
@@ -37,6 +38,11 @@ LARGE = order(body={"prompt": "x" * 8_000_000})
 """More than the buffers of both ends hold."""
 TOO_SHORT = b"HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n" + LINES[0]
 CALLERS = 50
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    be_patient(monkeypatch)
 
 
 @pytest.fixture
@@ -177,7 +183,9 @@ class TestAConnectionThatIsUsedAgain:
             assert (await failure(client, worker.offer, order("second"))).began
             assert (worker.connections, worker.orders) == (1, ["i", "second"])
 
-    async def test_is_replaced_if_the_worker_closed_it(self, client: HttpWorkerClient) -> None:
+    async def test_is_replaced_if_the_worker_closed_it(
+        self, client: HttpWorkerClient, connections: HttpConnections
+    ) -> None:
         async def script(connection: Connection) -> None:
             await connection.order()
             await connection.answer()
@@ -185,8 +193,7 @@ class TestAConnectionThatIsUsedAgain:
 
         async with raw_worker(script) as worker:
             await execute(client, worker.offer)
-            await worker.abandoned()
-            await asyncio.sleep(0)  # the client's end sees it
+            await until(lambda: not connections._all())
             assert await execute(client, worker.offer, order("second")) == EVENTS
             assert (worker.connections, worker.orders) == (2, ["i", "second"])
 
@@ -230,11 +237,10 @@ async def test_a_worker_that_sends_nonsense_too_much_or_nothing_is_a_failure(
     client: HttpWorkerClient, bad: list[bytes | float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_connections, "SWEEP_S", 0.02)
-    monkeypatch.setattr(http_connection, "SILENCE_S", 0.2)
-    monkeypatch.setattr(worker_connections, "CONNECT_S", 0.2)
 
     async def script(connection: Connection) -> None:
         await connection.order()
+        monkeypatch.setattr(http_connection, "SILENCE_S", 0.2)
         for part in bad:
             await (connection.send(part) if isinstance(part, bytes) else asyncio.sleep(part))
         await connection.reader.read()
@@ -250,7 +256,6 @@ async def test_a_worker_that_reads_no_order_is_a_failure_and_keeps_no_connection
 ) -> None:
     monkeypatch.setattr(worker_connections, "SWEEP_S", 0.02)
     monkeypatch.setattr(http_connection, "SILENCE_S", 0.1)
-    monkeypatch.setattr(worker_connections, "CONNECT_S", 0.1)
 
     async def script(connection: Connection) -> None:
         connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -261,18 +266,31 @@ async def test_a_worker_that_reads_no_order_is_a_failure_and_keeps_no_connection
         assert not connections.busy
 
 
-async def test_a_slow_worker_is_no_silent_one(client: HttpWorkerClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole answer takes longer than the longest silence, but no byte of it does."""
-    monkeypatch.setattr(worker_connections, "SWEEP_S", 0.02)
-    monkeypatch.setattr(http_connection, "SILENCE_S", 0.5)
+async def test_a_slow_worker_is_no_silent_one(
+    client: HttpWorkerClient, connections: HttpConnections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole answer takes longer than the longest silence, but no byte of it does. The time is the test's."""
+    monkeypatch.setattr(worker_connections, "SWEEP_S", HANG_S)
+    take, taken = http_connection.HttpConnection.data_received, asyncio.Event()
+
+    def noted(connection: http_connection.HttpConnection, data: bytes) -> None:
+        take(connection, data)
+        taken.set()
+
+    monkeypatch.setattr(http_connection.HttpConnection, "data_received", noted)
+    now = asyncio.get_running_loop().time()
 
     async def script(connection: Connection) -> None:
+        nonlocal now
         await connection.order()
-        await connection.send(HEAD)
-        for byte in b"".join(LINES):
-            await asyncio.sleep(0.005)
-            await connection.chunk(bytes([byte]))
-        await connection.send(b"0\r\n\r\n")
+        (carrying,) = connections.busy
+        carrying._time = lambda: now
+        for part in (HEAD, *(chunk(bytes([byte])) for byte in b"".join(LINES)), b"0\r\n\r\n"):
+            now += 0.6 * http_connection.SILENCE_S
+            carrying.check(now)
+            taken.clear()
+            await connection.send(part)
+            await taken.wait()
 
     async with raw_worker(script) as worker:
         assert await execute(client, worker.offer) == EVENTS
@@ -339,8 +357,12 @@ async def test_no_redirect_cookie_or_proxy_is_followed(
 
 async def at_rest(connections: HttpConnections) -> None:
     """Wait until the answers have ended, which is after their last events."""
-    async with asyncio.timeout(5.0):
-        while connections.busy:
+    await until(lambda: not connections.busy)
+
+
+async def until(is_true: Callable[[], object]) -> None:
+    async with asyncio.timeout(HANG_S):
+        while not is_true():
             await asyncio.sleep(0.005)
 
 
@@ -387,7 +409,6 @@ async def test_a_cancelled_caller_leaves_no_connection_behind(
 ) -> None:
     """The client may hold one connection, so the next order waits until it is free."""
     monkeypatch.setattr(worker_connections, "CONNECTIONS_MAX", 1)
-    monkeypatch.setattr(http_connection, "SILENCE_S", 2.0)
 
     async def call(offer: Offer) -> None:
         async with aclosing(streamed(client, offer, order())) as events:
@@ -411,7 +432,6 @@ async def test_attempts_that_are_stopped_after_their_last_event_use_one_connecti
     client: HttpWorkerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_connections, "CONNECTIONS_MAX", 1)
-    monkeypatch.setattr(http_connection, "SILENCE_S", 2.0)
     asked = Request("m", Endpoint.COMPLETION, {"prompt": "p"}, 1)
     terms = CallTerms("a", "m", 1.0, 1e12, False, "", "")
     call = Call("i", Tenant("a"), asked, OutputLimit(1), terms, 0.0)

@@ -20,7 +20,7 @@ ATTEMPT = f"00-{TRACE}-{SPAN}-01"
 async def spans_of(engine: ScriptedEngine, trace: str) -> list[ReadableSpan]:
     exporter = InMemorySpanExporter()
     worker = WorkerHarness(engine)
-    worker.executions.tracing = tracing = OtlpTracing("test", 1.0, Random(1), RealClock(), exporter)
+    worker.executions.tracing = tracing = OtlpTracing("test", 1.0, Random(1), RealClock(), exporter, None)
     await worker.execute(order(trace=trace))
     await worker.executions.idle()
     await tracing.flush()
