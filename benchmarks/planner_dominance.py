@@ -1,7 +1,7 @@
 """Whether a planner without fairness serves every tenant at least as well as headgate's own.
 
     python -m benchmarks.planner_dominance [--scenes NAME,… | --reported] [--random FROM:TO] [--processes N]
-        [--failures] [--without-plan]
+        [--failures] [--without-plan] [--slower FACTOR]
 
 Each scene (planner_scenes.py, published_scenes.py) is played under static, qlm, edf and plan. A row is a planner; a
 column of it a tenant's part of requests with their first token in time. A tenant is entitled (marked *) if its demand
@@ -12,6 +12,7 @@ over the run is no more than its weighted max-min share of the fleet's service. 
 
 `served/s`: requests over the time to the last token.
 
+--slower lets each load take so many times what is believed of it at first.
 --without-plan plays the gate without a planner too (`no-plan`), and gives its verdict beside that of the plan.
 --failures prints dominated scenes only, with the planners that dominate. A planner is played only as long as it may
 dominate: its run ends once so many requests are late that it cannot be better. The verdicts are the same.
@@ -25,7 +26,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -225,6 +226,15 @@ class _BestPossible(FleetCollector):
                 raise _NoneBetterError
 
 
+def slow_down(scene: Scene, factor: float) -> Scene:
+    """Return the scene where each load takes `factor` times what is believed."""
+    workers = []
+    for worker in scene.fleet.workers:
+        able = {name: replace(each, actual_swap_s=factor * each.load_s) for name, each in worker.models.items()}
+        workers.append(replace(worker, models=able))
+    return replace(scene, fleet=replace(scene.fleet, workers=workers))
+
+
 def _play_scenes(
     scenes: Sequence[Scene], planners: Sequence[str], processes: int, only_failures: bool
 ) -> Iterator[tuple[Scene, list[Played]]]:
@@ -244,6 +254,7 @@ def main() -> None:
     parser.add_argument("--random", default="", metavar="FROM:TO", help="seeds of random scenes")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--failures", action="store_true", help="print only dominated scenes")
+    parser.add_argument("--slower", type=float, default=1.0, help="loads take so many times what is believed")
     parser.add_argument("--without-plan", action="store_true", help="also the gate without a planner")
     options = parser.parse_args()
     wanted = set(filter(None, options.scenes.split(",")))
@@ -256,6 +267,7 @@ def main() -> None:
     if options.random:
         first, last = map(int, options.random.split(":"))
         scenes += [random_scene(seed).scene() for seed in range(first, last)]
+    scenes = [slow_down(scene, options.slower) for scene in scenes]
     judged = (_OWN, WITHOUT_PLAN) if options.without_plan else (_OWN,)
     planners = (*PLANNERS, *judged[1:])
     points: dict[str, list[float]] = {own: [] for own in judged}
