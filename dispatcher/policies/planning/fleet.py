@@ -14,7 +14,8 @@ before or after it, and SWAPS_SAVED_S seconds of swaps may be saved up (`paid_un
 load one model after the other for a sweep of rare requests, and swaps take half of the time in the long run.
 
 If the time of the last swap is unknown, a model stays for max(10 s, s), or s (`held_s`). So it does beside a plan for
-the swaps of `fallback_models`, as their bound counts on it; without a plan both rests must be over (`turn_left_s`).
+the swaps of `fallback_models`, as their bound counts on it, but for one case (`_assign`). Without a plan both rests
+must be over (`turn_left_s`).
 With 10 s for plans, and with rests of idle workers, simpler planners were better for every tenant
 (benchmarks/results/planner_dominance.md).
 
