@@ -18,7 +18,7 @@ KEPT = 5
 
 
 class Slowness:
-    """By which factor the loads of a worker take longer than was believed: 1 counts as a first load."""
+    """A worker's loads take `factor` times what was believed. A factor of 1 counts as a first load."""
 
     def __init__(self) -> None:
         self._ratios = deque([1.0], KEPT)
