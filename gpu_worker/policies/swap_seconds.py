@@ -5,16 +5,22 @@ are five. A load that is slower or faster for good is priced after three swaps, 
 
 The loads of one worker share a disk and a bus, so a belief that is wrong for one model is probably wrong for the
 others by as much. So the belief of a model is multiplied by the median ratio of the worker's last five loads to their
-beliefs (`Slowness`). Otherwise a fleet whose loads took ten times longer than believed paid for that with each model
-anew. QLM (SoCC 2024, section 6) profiles a swap once.
+beliefs (`Slowness`), which one outlier does not change. Otherwise a fleet whose loads took ten times longer than
+believed paid for that with each model anew. QLM (SoCC 2024, section 6) profiles a swap once.
+
+Units: seconds.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from statistics import median
+from statistics import median, median_low
 
 KEPT = 5
+TELLING_S = 1.0
+"""A load that was believed to be shorter says nothing of others: what a worker does beside it takes as long."""
+SCALED_MAX_S = 600.0
+"""A belief is not scaled above this, because the gate orders no swap that takes longer: it would never be measured."""
 
 
 class Slowness:
@@ -25,7 +31,7 @@ class Slowness:
 
     @property
     def factor(self) -> float:
-        return median(self._ratios)
+        return median_low(self._ratios)
 
     def observe(self, ratio: float) -> None:
         """Count a load."""
@@ -49,14 +55,16 @@ class SwapSeconds:
         """Seconds. Raises ValueError if nothing is known."""
         if self._believed_s is None:
             raise ValueError("no load is known")
-        believed = [self._believed_s * self._slowness.factor] if len(self._last_s) < KEPT else []
-        return median([*believed, *self._last_s])
+        if len(self._last_s) == KEPT:
+            return median(self._last_s)
+        scaled_s = min(self._believed_s * self._slowness.factor, max(self._believed_s, SCALED_MAX_S))
+        return median([scaled_s, *self._last_s])
 
     def observe(self, took_s: float) -> None:
         """Count a load."""
         if self._believed_s is None:
             self._believed_s = took_s
             return
-        if self._believed_s > 0.0:
+        if self._believed_s >= TELLING_S:
             self._slowness.observe(took_s / self._believed_s)
         self._last_s.append(took_s)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_worker.policies.swap_seconds import Slowness, SwapSeconds
+from dispatcher.shard import swapping
+from gpu_worker.policies.swap_seconds import SCALED_MAX_S, Slowness, SwapSeconds
 
 
 def test_three_swaps_replace_a_belief() -> None:
@@ -38,11 +39,11 @@ def test_nothing_is_known_before_a_load() -> None:
     assert seconds.is_known
 
 
-def test_a_worker_whose_loads_are_slower_expects_it_of_a_model_that_it_has_not_loaded() -> None:
+def test_a_worker_with_slower_loads_expects_them_of_a_model_that_it_has_not_loaded() -> None:
     slowness = Slowness()
     first, second, third = (SwapSeconds(seconds, slowness) for seconds in (5.0, 2.0, 8.0))
     first.observe(50.0)
-    assert (second.expected_s, third.expected_s) == (2.0 * 5.5, 8.0 * 5.5), "one load may be an outlier"
+    assert (second.expected_s, third.expected_s) == (2.0, 8.0), "one load may be an outlier"
     second.observe(20.0)
     assert third.expected_s == 80.0
     for _ in range(5):
@@ -50,11 +51,22 @@ def test_a_worker_whose_loads_are_slower_expects_it_of_a_model_that_it_has_not_l
     assert (first.expected_s, third.expected_s) == (27.5, 8.0), "what a model took itself counts too"
 
 
-def test_a_load_without_a_belief_is_believed_and_a_belief_of_nothing_has_no_ratio() -> None:
+def test_a_first_load_is_believed_and_short_ones_say_nothing_of_others() -> None:
     slowness = Slowness()
-    unknown, free = SwapSeconds(None, slowness), SwapSeconds(0.0, slowness)
+    unknown, short = SwapSeconds(None, slowness), SwapSeconds(0.02, slowness)
     unknown.observe(4.0)
-    free.observe(3.0)
-    assert (unknown.expected_s, free.expected_s, slowness.factor) == (4.0, 1.5, 1.0)
-    unknown.observe(12.0)
-    assert slowness.factor == 2.0
+    for _ in range(3):
+        short.observe(3.0)
+    assert (unknown.expected_s, short.expected_s, slowness.factor) == (4.0, 3.0, 1.0)
+    for _ in range(2):
+        unknown.observe(12.0)
+    assert slowness.factor == 3.0
+
+
+def test_no_belief_is_scaled_beyond_what_the_gate_loads() -> None:
+    slowness = Slowness()
+    slow, large, larger = (SwapSeconds(seconds, slowness) for seconds in (5.0, 200.0, 700.0))
+    for _ in range(2):
+        slow.observe(50.0)
+    assert (large.expected_s, larger.expected_s) == (SCALED_MAX_S, 700.0)
+    assert SCALED_MAX_S <= swapping._SWAP_MAX_S
