@@ -5,8 +5,9 @@ are five. A load that is slower or faster for good is priced after three swaps, 
 
 The loads of one worker share a disk and a bus, so a belief that is wrong for one model is probably wrong for the
 others by as much. So the belief of a model is multiplied by the median ratio of the worker's last five loads to their
-beliefs (`Slowness`), which one outlier does not change. Otherwise a fleet whose loads took ten times longer than
-believed paid for that with each model anew. QLM (SoCC 2024, section 6) profiles a swap once.
+beliefs (`Slowness`). Otherwise a fleet whose loads took ten times longer than believed paid for that with each model
+anew. Two loads show the ratio; after the first one it is half-way to 1, and back at 1 if the second took what was
+believed. QLM (SoCC 2024, section 6) profiles a swap once.
 
 Units: seconds.
 """
@@ -14,11 +15,13 @@ Units: seconds.
 from __future__ import annotations
 
 from collections import deque
-from statistics import median, median_low
+from statistics import median
 
 KEPT = 5
 TELLING_S = 1.0
 """A load that was believed to be shorter says nothing of others: what a worker does beside it takes as long."""
+RATIO_MAX = 20.0
+"""A load that took longer, perhaps once because a disk stood still, counts with this ratio."""
 SCALED_MAX_S = 600.0
 """A belief is not scaled above this, because the gate orders no swap that takes longer: it would never be measured."""
 
@@ -31,11 +34,11 @@ class Slowness:
 
     @property
     def factor(self) -> float:
-        return median_low(self._ratios)
+        return median(self._ratios)
 
     def observe(self, ratio: float) -> None:
         """Count a load."""
-        self._ratios.append(ratio)
+        self._ratios.append(min(ratio, RATIO_MAX))
 
 
 class SwapSeconds:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.shard import swapping
-from gpu_worker.policies.swap_seconds import SCALED_MAX_S, Slowness, SwapSeconds
+from gpu_worker.policies.swap_seconds import RATIO_MAX, SCALED_MAX_S, Slowness, SwapSeconds
 
 
 def test_three_swaps_replace_a_belief() -> None:
@@ -43,12 +43,21 @@ def test_a_worker_with_slower_loads_expects_them_of_a_model_that_it_has_not_load
     slowness = Slowness()
     first, second, third = (SwapSeconds(seconds, slowness) for seconds in (5.0, 2.0, 8.0))
     first.observe(50.0)
-    assert (second.expected_s, third.expected_s) == (2.0, 8.0), "one load may be an outlier"
+    assert (second.expected_s, third.expected_s) == (2.0 * 5.5, 8.0 * 5.5), "one load may be an outlier"
     second.observe(20.0)
     assert third.expected_s == 80.0
     for _ in range(5):
         third.observe(8.0)
     assert (first.expected_s, third.expected_s) == (27.5, 8.0), "what a model took itself counts too"
+
+
+def test_one_outlier_makes_others_ten_times_dearer_at_most_and_until_the_next_load() -> None:
+    slowness = Slowness()
+    first, other = SwapSeconds(5.0, slowness), SwapSeconds(5.0, slowness)
+    first.observe(500.0)
+    assert other.expected_s == 5.0 * (1.0 + RATIO_MAX) / 2
+    first.observe(5.0)
+    assert other.expected_s == 5.0
 
 
 def test_a_first_load_is_believed_and_short_ones_say_nothing_of_others() -> None:
