@@ -33,6 +33,7 @@ def test_the_result_is_one_object_with_stable_keys(tmp_path: Path, form: str) ->
         timeout=HANG_S,
         check=False,
     )
+    assert ended.stdout, ended.stderr
     result = json.loads(ended.stdout)
     assert not list(tmp_path.glob("headgate-*"))
     assert set(result) == {"runs", "verdict"}
