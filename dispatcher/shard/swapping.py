@@ -2,7 +2,7 @@
 its report, for which the leader asks when the order is in the log.
 
 First come the models that must be loaded whatever a plan says (policies/planning/fleet.py), then those of a fresh
-plan. No worker swaps before its residency is over.
+plan. No worker swaps before its residency is over, but for one case (`_assign` there).
 
 An ordered worker gets no new calls, and its heartbeats are answered with the model. The order ends when the worker
 reports the model. If it does not in time (Worker.order_ends_at), the order is withdrawn: a worker that cannot load a
